@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::state::{AlertRecord, AlertState};
-use crate::{adaptive::Fall, fault::Late, refusals::Refusals};
+use crate::{adaptive::Fall, fault::Late, refusals::Refusals, refusing::Refusing};
 
 /// A backlog has cleared when each of its measures is below this fraction of its threshold. A backlog that stays close
 /// to a threshold would otherwise raise and clear its alert again and again.
@@ -23,9 +23,9 @@ pub const CLEARED_BELOW: f64 = 0.8;
 /// The shortest time between two alerts about dead letters of one destination: a destination that fails for good has
 /// one dead letter after another, and an operator needs one message a minute at most.
 pub const DEAD_LETTER_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a backlog counts as one whose deliveries expire after the last sign of it. Where only some deliveries have a
-/// `ttl_s`, they come and go, and an alert that follows each of them tells nothing.
-pub const EXPIRING_LASTS: Duration = Duration::from_secs(600);
+/// An alert about deliveries that expire, or about a receiver that refuses much, ends this long after that was last seen.
+/// Both come and go, and an alert for each time would tell nothing new.
+pub const SEEN_LASTS: Duration = Duration::from_secs(600);
 /// The shortest time between two alerts about the pace of one destination: a receiver that counts longer windows may lower it
 /// again and again.
 pub const RATE_INTERVAL: Duration = Duration::from_secs(600);
@@ -91,7 +91,7 @@ pub struct DestinationStatus {
     pub waiting: u64,
     /// The age of the oldest waiting delivery.
     pub oldest_age: Duration,
-    /// The time until the backlog is sent, at the destination's limit; `None` without a limit.
+    /// The time until the backlog is sent, at the destination's limit or its lower pace; `None` without both.
     pub drains_in: Option<Duration>,
     /// The time until the newest waiting delivery is given up.
     pub remaining_life: Duration,
@@ -107,6 +107,8 @@ pub struct DestinationStatus {
     pub stalled: Option<Option<Late>>,
     /// How its adaptive pace stands against what it was. `None`: nothing is known; `Some(None)`: it is not adaptive.
     pub pace: Option<Option<Fall>>,
+    /// What its receiver answered of late. `None`: nothing is known.
+    pub refusing: Option<Refusing>,
 }
 /// A measure of a backlog that is above its threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -150,6 +152,10 @@ pub enum Alert {
     RateLowered(Fall),
     /// It is about what it was, or no longer adaptive, which has no pace.
     RateRestored(Option<Fall>),
+    /// The receiver answers much of what it is sent with 429.
+    Refusing(Refusing),
+    /// It no longer does.
+    Accepting,
 }
 
 impl Alert {
@@ -168,6 +174,8 @@ impl Alert {
             Self::Recovered => "weir.destination.recovered",
             Self::RateLowered(_) => "weir.rate.lowered",
             Self::RateRestored(_) => "weir.rate.restored",
+            Self::Refusing(_) => "weir.destination.refusing",
+            Self::Accepting => "weir.destination.accepting",
         }
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Alert, AlertPolicy, CLEARED_BELOW, DEAD_LETTER_INTERVAL, DestinationStatus, EXPIRING_LASTS, Measure, RATE_INTERVAL,
+    Alert, AlertPolicy, CLEARED_BELOW, DEAD_LETTER_INTERVAL, DestinationStatus, Measure, RATE_INTERVAL, SEEN_LASTS,
 };
 use crate::time::Timestamp;
 
 /// How exactly the last sign is recorded, so that a record is not written with every look.
-const EXPIRING_STEP: Duration = Duration::from_secs(60);
+const SEEN_STEP: Duration = Duration::from_secs(60);
 
 /// The alerts that have been raised for a destination. The default is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct AlertState {
     /// While the alert about the backlog names [`Measure::DrainBeyondTtl`]: when that was seen last. Absent as `refused`.
     #[serde(default)]
     expiring_at: Option<Timestamp>,
+    /// While there is an alert about a receiver that refuses much: when that was seen last. Absent as `refused`.
+    #[serde(default)]
+    refusing_at: Option<Timestamp>,
 }
 
 /// The alerts about a destination, as a store records them. Not every alert has recipients, but each is in the history.
@@ -113,6 +116,14 @@ impl AlertState {
             (Some(None), from) if from > 0 => alerts.push(Alert::RateRestored(None)),
             _ => {}
         }
+        // One alert when the receiver refuses much, and one when it has not for long enough.
+        match (status.refusing, self.refusing_at) {
+            (Some(refusing), None) if refusing.is_much() => alerts.push(Alert::Refusing(refusing)),
+            (Some(refusing), Some(at)) if !refusing.is_still_much() && now >= at + SEEN_LASTS => {
+                alerts.push(Alert::Accepting);
+            }
+            _ => {}
+        }
         alerts
     }
 
@@ -123,6 +134,9 @@ impl AlertState {
         let is_high = problems.iter().any(|problem| matches!(problem, Alert::BacklogHigh(_)));
         if self.backlog_high && !is_high && !self.is_cleared(&threshold_ratios(policy, status), now) {
             problems.insert(0, Alert::BacklogHigh(self.measures()));
+        }
+        if let Some(refusing) = status.refusing.filter(|it| self.is_refusing() && it.is_still_much() && !it.is_much()) {
+            problems.push(Alert::Refusing(refusing));
         }
         problems
     }
@@ -147,6 +161,11 @@ impl AlertState {
         self.refused
     }
 
+    /// Whether the last alert about a receiver that refuses much said that it does.
+    pub fn is_refusing(&self) -> bool {
+        self.refusing_at.is_some()
+    }
+
     /// The state without the conditions whose end raises no alert: a pause that is over, and dead letters that were
     /// replayed or deleted. While alerts about dead letters are disabled, all of them count as alerted.
     pub fn reconciled(self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Self {
@@ -155,15 +174,19 @@ impl AlertState {
             let ratios = threshold_ratios(policy, status);
             ratios.iter().any(|(measure, ratio)| *measure == Measure::DrainBeyondTtl && *ratio >= CLEARED_BELOW)
         };
-        let expiring_at = self.expiring_at.map(|at| if now >= at + EXPIRING_STEP && is_expiring() { now } else { at });
-        Self { paused: self.paused && status.paused.is_some(), dead, expiring_at, ..self }
+        let seen_again =
+            |at: Timestamp, is_seen: &dyn Fn() -> bool| if now >= at + SEEN_STEP && is_seen() { now } else { at };
+        let expiring_at = self.expiring_at.map(|at| seen_again(at, &is_expiring));
+        let is_refusing = || status.refusing.is_some_and(|refusing| refusing.is_still_much());
+        let refusing_at = self.refusing_at.map(|at| seen_again(at, &is_refusing));
+        Self { paused: self.paused && status.paused.is_some(), dead, expiring_at, refusing_at, ..self }
     }
 
     /// Whether a backlog with these measures is well below each threshold, and has been for long enough.
     fn is_cleared(&self, ratios: &[(Measure, f64)], now: Timestamp) -> bool {
         let is_watched = ratios.iter().any(|(measure, _)| *measure == Measure::DrainBeyondTtl);
         ratios.iter().all(|(_, ratio)| *ratio < CLEARED_BELOW)
-            && !(is_watched && self.expiring_at.is_some_and(|at| now < at + EXPIRING_LASTS))
+            && !(is_watched && self.expiring_at.is_some_and(|at| now < at + SEEN_LASTS))
     }
 
     /// The state after this alert was raised.
@@ -192,6 +215,8 @@ impl AlertState {
                 Self { fallen_from, fallen_at: Some(now), ..self }
             }
             Alert::RateRestored(_) => Self { fallen_from: 0, ..self },
+            Alert::Refusing(_) => Self { refusing_at: Some(now), ..self },
+            Alert::Accepting => Self { refusing_at: None, ..self },
         }
     }
 }

@@ -199,6 +199,7 @@ macro_rules! store_conformance {
             sends_are_listed_with_their_results,
             sends_that_the_receiver_refuses_for_their_rate_are_marked,
             refusals_within_the_limit_are_found_and_end_with_an_edit,
+            a_receiver_that_refuses_much_is_found_in_the_counters,
             sends_at_the_same_instant_are_each_on_one_page,
             the_past_is_read_newest_first_with_the_attempts,
             a_deleted_destination_is_known_to_have_existed,

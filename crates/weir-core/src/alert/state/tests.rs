@@ -6,6 +6,7 @@ use crate::{
     alert::{AlertOverrides, DEAD},
     fault::Late,
     refusals::{Cause, Refusals, Remedy},
+    refusing::Refusing,
     stall::Fault,
 };
 
@@ -80,7 +81,7 @@ fn the_alert_that_ends_another_names_the_same_measures() {
     let high = Alert::BacklogHigh(vec![Measure::BacklogDepth, Measure::DrainBeyondTtl]);
     let state = AlertState::default().with(&high, NOW);
     let cleared = [Alert::BacklogCleared(vec![Measure::BacklogDepth, Measure::DrainBeyondTtl])];
-    assert_eq!(state.alerts(&policy(), &waiting(1), NOW + EXPIRING_LASTS), cleared);
+    assert_eq!(state.alerts(&policy(), &waiting(1), NOW + SEEN_LASTS), cleared);
     assert_eq!(state.with(&cleared[0], NOW), AlertState::default());
 }
 
@@ -98,7 +99,7 @@ fn deliveries_that_expire_now_and_then_raise_one_alert_that_lasts_until_they_hav
         assert!(raise(&mut state, &policy(), &ttl(3_600), at(minute * 60 - 30)).is_empty(), "none of them waits");
         assert!(raise(&mut state, &policy(), &ttl(60), at(minute * 60)).is_empty(), "one of them waits again");
     }
-    let last = 29 * 60 + EXPIRING_LASTS.as_secs();
+    let last = 29 * 60 + SEEN_LASTS.as_secs();
     assert!(raise(&mut state, &policy(), &ttl(3_600), at(last - 1)).is_empty());
     assert_eq!(state.problems(&policy(), &ttl(3_600), at(last - 1)).len(), 1, "it is still listed");
     assert_eq!(raise(&mut state, &policy(), &ttl(3_600), at(last)), ["weir.backlog.cleared"]);
@@ -198,6 +199,37 @@ fn refusals_within_the_limit_raise_one_alert_and_one_when_they_have_ended() {
     for (refused, expected) in steps {
         assert_eq!(raise(&mut state, &policy(), &status(refused), NOW), expected, "{refused:?}");
     }
+}
+
+#[test]
+fn a_receiver_that_refuses_much_raises_one_alert_that_lasts_until_it_has_stopped() {
+    let at = |minutes: u64| NOW + Duration::from_secs(60 * minutes);
+    let refusing = |refused| DestinationStatus {
+        refusing: Some(Refusing { sends: 100, refused, takes_per_s: None }),
+        ..DestinationStatus::default()
+    };
+    let mut state = AlertState::default();
+    let steps = [
+        (0, Some(10), vec![]),
+        (1, Some(11), vec!["weir.destination.refusing"]),
+        (2, Some(40), vec![]),
+        // This process has not looked at the destination.
+        (3, None, vec![]),
+        // Above eight of a hundred it still is much.
+        (11, Some(8), vec![]),
+        (12, Some(7), vec![]),
+        (20, Some(0), vec![]),
+        (21, Some(0), vec!["weir.destination.accepting"]),
+        (22, Some(10), vec![]),
+        (23, Some(11), vec!["weir.destination.refusing"]),
+    ];
+    for (minute, refused, expected) in steps {
+        let status = refused.map_or_else(DestinationStatus::default, refusing);
+        assert_eq!(raise(&mut state, &policy(), &status, at(minute)), expected, "minute {minute}");
+    }
+    let listed = |state: AlertState, refused| state.problems(&policy(), &refusing(refused), at(24)).len();
+    assert_eq!([11, 8, 7].map(|refused| listed(state, refused)), [1, 1, 0], "what is wrong now");
+    assert_eq!(listed(AlertState::default(), 8), 0);
 }
 
 #[test]
