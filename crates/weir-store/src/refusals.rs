@@ -32,12 +32,16 @@ const AT_ONCE: usize = 8;
 const COUNTED_AT_ONCE: usize = 256;
 
 /// The refusals within the limit among the recent sends of a destination, if there are some. Reads at most
-/// `SENDS_READ` sends, none of them from before the last edit.
+/// `SENDS_READ` sends, none of them from before the last edit. An adaptive destination finds its pace by refusals, so they are
+/// no fault of its limits.
 pub async fn refusals_of(
     store: &dyn RefusalStore,
     destination: &Destination,
     now: Timestamp,
 ) -> StoreResult<Option<Refusals>> {
+    if destination.settings.adaptive.is_some() {
+        return Ok(None);
+    }
     // The counters say whether there is anything to read, and for how long as many sends as are read take.
     let to = now.floor(TRAFFIC_BUCKET) + TRAFFIC_BUCKET;
     let from = now.before(LOOKED_BACK).floor(TRAFFIC_BUCKET);
@@ -144,8 +148,7 @@ impl RefusalWatch {
         self.answered.get(&id).copied()
     }
 
-    /// What was found, with the present settings of the destination. `None`: it was not looked at. An adaptive destination
-    /// finds its pace by refusals, so they are no fault of its limits.
+    /// What was found, with the present settings of the destination. `None`: it was not looked at.
     pub fn found(&self, destination: &Destination) -> Option<Option<Refusals>> {
         if destination.settings.adaptive.is_some() {
             return Some(None);

@@ -35,6 +35,7 @@ macro_rules! store_conformance {
             old_buckets_are_added_up_to_minutes_and_hours_and_then_deleted,
             recent_traffic_is_summed_for_every_destination,
             traffic_of_some_destinations_is_read_by_bucket,
+            what_receivers_took_lately_is_known,
             traffic_is_added_up_for_each_tenant,
             health_has_latencies_attempts_and_the_last_success,
             latencies_are_read_by_the_minute,

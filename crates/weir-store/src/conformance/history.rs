@@ -292,6 +292,10 @@ pub async fn refusals_within_the_limit_are_found_and_end_with_an_edit(subject: S
     let edited = Destination { updated_at: now, ..Destination::clone(refusing) };
     assert_eq!(refusals_of(store, &edited, now).await.expect("read"), None);
     assert_eq!(watch.found(&edited), None);
+    let mut adaptive = Destination::clone(refusing);
+    adaptive.settings.adaptive = Some(weir_core::adaptive::Settings::default());
+    assert_eq!(refusals_of(store, &adaptive, now).await.expect("read"), None, "it finds its pace by refusals");
+    assert_eq!(watch.found(&adaptive), Some(None));
 }
 
 /// Of 300 sends of ten seconds the receiver takes a third. A second one refuses nothing.

@@ -136,6 +136,15 @@ pub async fn traffic_of_some_destinations_is_read_by_bucket(subject: Subject) {
     }
 }
 
+pub async fn what_receivers_took_lately_is_known(subject: Subject) {
+    busy(&subject).await;
+    for (now, taken) in [(70, Some(0.1)), (90, Some(0.0)), (190, None)] {
+        let ids = [2, 1].map(destination_id);
+        let lately = subject.store.taken_lately(&ids, NOW + seconds(now)).await.expect("traffic");
+        assert_eq!(lately, [None, taken], "after {now} s");
+    }
+}
+
 pub async fn traffic_is_added_up_for_each_tenant(subject: Subject) {
     busy(&subject).await;
     for folded in [false, true] {
