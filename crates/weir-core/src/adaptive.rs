@@ -296,7 +296,8 @@ impl AdaptiveRate {
     /// Follows the settings: a lowered maximum binds at once, and a raised one is grown into.
     pub fn configure(&mut self, settings: Settings, max_in_flight: u32, now: Timestamp) {
         (self.settings, self.max_in_flight) = (settings, max_in_flight);
-        let before = std::mem::replace(&mut self.rate, self.clamped(self.rate));
+        let before = self.rate;
+        self.rate = self.clamped(before);
         if self.rate < before {
             self.say(Reason::AtLimit, "the limit was lowered".to_owned(), now);
         }
