@@ -140,7 +140,7 @@ parameters! {
 /// List what is wrong now
 ///
 /// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high
-/// backlog, a receiver that answers much with 429, refusals within its limit or an adaptive pace far below what it was, by
+/// backlog, a receiver that answers many sends with 429, refusals within its limit or an adaptive pace far below what it was, by
 /// the same thresholds as the alerts, in all tenants of the key. It is read from the state itself: no destination needs to
 /// subscribe to alerts. The worst comes first.
 #[utoipa::path(

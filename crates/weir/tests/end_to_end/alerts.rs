@@ -203,7 +203,7 @@ async fn one_process_sends_each_alert_once_also_across_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_answers_much_with_429_raises_an_alert_and_is_listed() {
+async fn a_receiver_that_refuses_many_sends_raises_an_alert_and_is_listed() {
     let folder = tempfile::tempdir().unwrap();
     let app = App::start(folder.path()).await;
     let receiver = Receiver::start().await;

@@ -25,7 +25,7 @@ pub(super) struct Evidence {
     /// What an operator should look at, or why the process is not ready.
     pub(super) readiness: Option<Result<Readiness, String>>,
     pub(super) rows: Vec<OverviewRow>,
-    /// The receivers that answer much with 429.
+    /// The receivers that answer many sends with 429.
     pub(super) refusing: Vec<ActiveAlert>,
     /// There are more destinations than were read.
     pub(super) is_cut: bool,

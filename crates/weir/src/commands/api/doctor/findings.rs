@@ -317,7 +317,7 @@ fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
     }
 }
 
-/// Receivers that answer much with 429, each with what helps.
+/// Receivers that answer many sends with 429, each with what helps.
 fn refusing(found: &mut Vec<Finding>, alerts: &[ActiveAlert]) {
     let name = |alert: &ActiveAlert| match alert.destination_name.as_str() {
         "" => alert.destination_id.clone(),
@@ -325,7 +325,7 @@ fn refusing(found: &mut Vec<Finding>, alerts: &[ActiveAlert]) {
     };
     let Some(first) = alerts.first() else { return };
     let names: Vec<_> = alerts.iter().map(name).collect();
-    let text = format!("receivers answer much with 429: {}", listed(names.iter().map(String::as_str)));
+    let text = format!("receivers answer many sends with 429: {}", listed(names.iter().map(String::as_str)));
     let reason = first.data["reason"].as_str().unwrap_or_default();
     found.push(finding(Note, "limits", text, format!("{}: {reason}", name(first))));
 }
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn receivers_that_answer_much_with_429_are_named_with_what_helps() {
+    fn receivers_that_refuse_many_sends_are_named_with_what_helps() {
         let alert = |name: &str| {
             let data = json!({"reason": "the receiver answered 60 of the 300 sends of five minutes with 429; turn on `adaptive`, or set a limit"});
             let alert = json!({"type": "weir.destination.refusing", "destination_id": "dst_1", "destination_name": name,
@@ -424,7 +424,10 @@ mod tests {
         };
         let refusing = vec![alert("Acme"), alert("")];
         let found = findings(&Evidence { refusing, ..Evidence::default() });
-        assert_eq!((found[0].subject, &*found[0].found), ("limits", "receivers answer much with 429: Acme, dst_1"));
+        assert_eq!(
+            (found[0].subject, &*found[0].found),
+            ("limits", "receivers answer many sends with 429: Acme, dst_1")
+        );
         assert!(found[0].next_step.starts_with("Acme: the receiver answered 60 of the 300 sends"), "{found:?}");
     }
 
