@@ -23,7 +23,7 @@ pub const CLEARED_BELOW: f64 = 0.8;
 /// The shortest time between two alerts about dead letters of one destination: a destination that fails for good has
 /// one dead letter after another, and an operator needs one message a minute at most.
 pub const DEAD_LETTER_INTERVAL: Duration = Duration::from_secs(60);
-/// An alert about deliveries that expire, or about a receiver that refuses much, ends this long after that was last seen.
+/// An alert about deliveries that expire, or about a receiver that refuses many sends, ends this long after that was last seen.
 /// Both come and go, and an alert for each time would tell nothing new.
 pub const SEEN_LASTS: Duration = Duration::from_secs(600);
 /// The shortest time between two alerts about the pace of one destination: a receiver that counts longer windows may lower it
@@ -152,7 +152,7 @@ pub enum Alert {
     RateLowered(Fall),
     /// It is about what it was, or no longer adaptive, which has no pace.
     RateRestored(Option<Fall>),
-    /// The receiver answers much of what it is sent with 429.
+    /// The receiver answers many sends with 429.
     Refusing(Refusing),
     /// It no longer does.
     Accepting,

@@ -1,4 +1,4 @@
-//! A receiver that answers 429 to much of what it is sent, whatever its limit is.
+//! A receiver that answers many sends with 429, with a limit or without.
 //!
 //! Counters of five minutes say so, and what helps: in the stretches of ten seconds in which the receiver refused, the
 //! rest is what it takes.
@@ -11,7 +11,7 @@ use crate::{Period, RateLimits, adaptive::Observation};
 pub const COUNTED: Duration = Duration::from_secs(300);
 /// Fewer sends say nothing about a share: one refusal of three is no tenth.
 const FEWEST: u64 = 20;
-/// More than this share is much.
+/// More than this share is too much.
 const MUCH: f64 = 0.1;
 /// What was much is over below this share, so that a receiver that stays near a tenth raises one alert.
 const OVER_BELOW: f64 = 0.08;
@@ -63,7 +63,7 @@ impl Refusing {
         let seen = format!("the receiver answered {refused} of the {sends} sends of five minutes with 429");
         if is_adaptive {
             return format!(
-                "{seen}: the adaptive pace keeps to what it takes, so other clients may use up its quota, or `min_per_s` is more than it takes"
+                "{seen}: the adaptive pace keeps to what it takes, so other clients may use up its quota, or min_per_s is more than it takes"
             );
         }
         let limit = match self.lower_limit(limits) {
@@ -71,7 +71,7 @@ impl Refusing {
             None if limits.is_unlimited() => "set a limit".to_owned(),
             None => "lower the limit".to_owned(),
         };
-        format!("{seen}; turn on `adaptive`, or {limit}")
+        format!("{seen}; turn on the adaptive pace, or {limit}")
     }
 }
 
@@ -104,7 +104,9 @@ mod tests {
         let fast = says(100, &[], false);
         assert_eq!(
             fast,
-            format!("{seen}; turn on `adaptive`, or set a limit of 582 per minute, which is about what it takes")
+            format!(
+                "{seen}; turn on the adaptive pace, or set a limit of 582 per minute, which is about what it takes"
+            )
         );
         assert!(says(200, &[(60, Period::SECOND)], false).contains("a limit of 19 per second"));
         // It takes what the limit allows, or nothing at all.

@@ -37,7 +37,7 @@ pub struct AlertState {
     /// While the alert about the backlog names [`Measure::DrainBeyondTtl`]: when that was seen last. Absent as `refused`.
     #[serde(default)]
     expiring_at: Option<Timestamp>,
-    /// While there is an alert about a receiver that refuses much: when that was seen last. Absent as `refused`.
+    /// While there is an alert about a receiver that refuses many sends: when that was seen last. Absent as `refused`.
     #[serde(default)]
     refusing_at: Option<Timestamp>,
 }
@@ -116,7 +116,7 @@ impl AlertState {
             (Some(None), from) if from > 0 => alerts.push(Alert::RateRestored(None)),
             _ => {}
         }
-        // One alert when the receiver refuses much, and one when it has not for long enough.
+        // One alert when the receiver refuses many sends, and one when it has refused few for long enough.
         match (status.refusing, self.refusing_at) {
             (Some(refusing), None) if refusing.is_much() => alerts.push(Alert::Refusing(refusing)),
             (Some(refusing), Some(at)) if !refusing.is_still_much() && now >= at + SEEN_LASTS => {
@@ -161,7 +161,7 @@ impl AlertState {
         self.refused
     }
 
-    /// Whether the last alert about a receiver that refuses much said that it does.
+    /// Whether the last alert about refused sends said that the receiver refuses many.
     pub fn is_refusing(&self) -> bool {
         self.refusing_at.is_some()
     }

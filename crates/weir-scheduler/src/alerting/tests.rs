@@ -152,7 +152,7 @@ fn an_alert_about_a_receiver_that_refuses_much_says_what_it_takes() {
     let data: Value = serde_json::from_slice(&event.body.data()).unwrap();
     assert_eq!(event.event_type, "weir.destination.refusing");
     assert_eq!((&data["sends"], &data["refused"], &data["takes_per_s"]), (&json!(300), &json!(150), &json!(4.85)));
-    let reason = "the receiver answered 150 of the 300 sends of five minutes with 429; turn on `adaptive`, or set a limit of 291 per minute, which is about what it takes";
+    let reason = "the receiver answered 150 of the 300 sends of five minutes with 429; turn on the adaptive pace, or set a limit of 291 per minute, which is about what it takes";
     assert_eq!(data["reason"], reason);
 }
 

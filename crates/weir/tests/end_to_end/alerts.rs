@@ -225,7 +225,7 @@ async fn a_receiver_that_refuses_many_sends_raises_an_alert_and_is_listed() {
     );
     let [sends, refused] = ["sends", "refused"].map(|field| data[field].as_u64().unwrap());
     assert!(sends >= 20 && refused * 10 > sends, "{body}");
-    assert!(data["reason"].as_str().unwrap().contains("turn on `adaptive`, or set a limit"), "{body}");
+    assert!(data["reason"].as_str().unwrap().contains("turn on the adaptive pace, or set a limit"), "{body}");
     let listed = async || {
         let active = app.get("/v1/alerts/active?type=weir.destination.refusing").await;
         active["data"][0]["destination_id"] == json!(quota) && active["counts"]["weir.destination.refusing"] == 1

@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn receivers_that_refuse_many_sends_are_named_with_what_helps() {
         let alert = |name: &str| {
-            let data = json!({"reason": "the receiver answered 60 of the 300 sends of five minutes with 429; turn on `adaptive`, or set a limit"});
+            let data = json!({"reason": "the receiver answered 60 of the 300 sends of five minutes with 429; turn on the adaptive pace, or set a limit"});
             let alert = json!({"type": "weir.destination.refusing", "destination_id": "dst_1", "destination_name": name,
                 "tenant": "default", "data": data});
             serde_json::from_value::<ActiveAlert>(alert).unwrap()
