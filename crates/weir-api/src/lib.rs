@@ -56,7 +56,6 @@ mod meters;
 mod observe;
 mod openapi;
 mod overview;
-mod paces;
 mod problem;
 mod readers;
 mod refused_producers;

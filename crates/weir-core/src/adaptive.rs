@@ -258,6 +258,9 @@ impl AdaptiveRate {
             reason: Reason::Starting,
             detail: String::new(),
         };
+        if let Some(achieved) = achieved_per_s.filter(|achieved| *achieved > FIRST_PER_S) {
+            new.detail = format!("the receiver took {achieved:.3}/s before");
+        }
         new.rate = new.clamped(new.rate);
         new
     }
@@ -291,9 +294,13 @@ impl AdaptiveRate {
     }
 
     /// Follows the settings: a lowered maximum binds at once, and a raised one is grown into.
-    pub fn configure(&mut self, settings: Settings, max_in_flight: u32) {
+    pub fn configure(&mut self, settings: Settings, max_in_flight: u32, now: Timestamp) {
         (self.settings, self.max_in_flight) = (settings, max_in_flight);
-        self.rate = self.clamped(self.rate);
+        let before = self.rate;
+        self.rate = self.clamped(before);
+        if self.rate < before {
+            self.say(Reason::AtLimit, "the limit was lowered".to_owned(), now);
+        }
     }
 
     /// The breaker of the destination is open or not. Reports say nothing while it is; when it closes, the pace is half.

@@ -62,7 +62,13 @@ pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus
                 data["backlog"] = backlog();
             }
         }
-        Alert::RateRestored(None) | Alert::BreakerClosed | Alert::Admitted | Alert::Recovered => {}
+        Alert::Refusing(refusing) => {
+            data["reason"] = json!(refusing.sentence(&settings.rate_limits, settings.adaptive.is_some()));
+            data["sends"] = json!(refusing.sends);
+            data["refused"] = json!(refusing.refused);
+            data["takes_per_s"] = json!(refusing.takes_per_s.map(thousandths));
+        }
+        Alert::RateRestored(None) | Alert::BreakerClosed | Alert::Admitted | Alert::Recovered | Alert::Accepting => {}
     }
     data
 }

@@ -40,6 +40,7 @@ pub mod pattern;
 pub mod plan;
 pub mod preview;
 pub mod refusals;
+pub mod refusing;
 pub mod replay_share;
 pub mod retention;
 pub mod retry;

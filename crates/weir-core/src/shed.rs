@@ -47,8 +47,8 @@ use views::{INGEST, Views};
 
 /// The share of the places of a class that every client may use, whatever it holds already.
 const FREE_FOR_ALL: f64 = 0.75;
-/// One sixteenth of the places is kept for clients that hold few of them, so that a flood by one client does not make Weir
-/// refuse the others.
+/// One of sixteen places is reserved for clients that hold few places. So Weir does not refuse them during a flood by another
+/// client.
 const KEPT_FOR_SMALL: u32 = 16;
 /// The clients that a process remembers. More have requests only where more keys than this are in use at one time.
 const MOST_CLIENTS: usize = 4_096;

@@ -28,11 +28,13 @@
 pub mod conformance;
 mod mailbox;
 pub mod memory;
+mod paces;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 pub use mailbox::Mailbox;
+pub use paces::known_paces;
 use tokio::time::Instant;
 use weir_core::{
     Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp,

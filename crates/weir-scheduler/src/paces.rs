@@ -17,12 +17,15 @@ impl Scheduler {
     pub(crate) async fn learn_paces(&self, runs: &mut [Run], now: Timestamp) -> Result<Vec<PaceRecord>, StoreError> {
         let is_lost = |run: &&Run| run.is_adaptive() && run.lease.pace.is_none();
         let lost: Vec<_> = runs.iter().filter(is_lost).map(|run| run.lease.destination_id).collect();
-        let copies = if lost.is_empty() { Vec::new() } else { self.store.paces(&lost).await? };
-        let mut copies = copies.into_iter();
+        let (copies, taken) = match lost.is_empty() {
+            true => Default::default(),
+            false => (self.store.paces(&lost).await?, self.store.taken_lately(&lost, now).await?),
+        };
+        let mut known = copies.into_iter().zip(taken);
         let mut records = Vec::new();
         for run in runs.iter_mut().filter(|run| run.is_adaptive()) {
-            let copy = if run.lease.pace.is_none() { copies.next().flatten() } else { None };
-            records.extend(learn(run, copy, now));
+            let known = if run.lease.pace.is_none() { known.next() } else { None };
+            records.extend(learn(run, known.unwrap_or_default(), now));
         }
         Ok(records)
     }
@@ -42,8 +45,8 @@ impl Scheduler {
     }
 }
 
-/// Lets a run learn. `copy` is that of the store, if the queue has lost the pace.
-fn learn(run: &mut Run, copy: Option<PaceCopy>, now: Timestamp) -> Option<PaceRecord> {
+/// Lets a run learn. If the queue does not know the pace: the copy of the store, and what the receiver took lately.
+fn learn(run: &mut Run, (copy, taken): (Option<PaceCopy>, Option<f64>), now: Timestamp) -> Option<PaceRecord> {
     let destination = run.destination.as_ref()?;
     let settings = destination.settings.adaptive?.within(&destination.settings.rate_limits);
     let max_in_flight = destination.settings.max_in_flight;
@@ -52,16 +55,17 @@ fn learn(run: &mut Run, copy: Option<PaceCopy>, now: Timestamp) -> Option<PaceRe
         let copy = copy.and_then(|copy| Some((serde_json::from_str(&copy.json).ok()?, copy.saved_at)));
         let rate = match copy {
             Some((rate, saved_at)) => AdaptiveRate::resumed(rate, saved_at, now),
-            None => AdaptiveRate::new(settings, max_in_flight, None, now),
+            None => AdaptiveRate::new(settings, max_in_flight, taken, now),
         };
         Box::new(Pace::new(rate, now))
     };
     let mut pace = run.lease.pace.take().unwrap_or_else(resumed);
     let Pace { rate, cursor, reports } = &mut *pace;
     let before = rate.per_s(now);
-    rate.configure(settings, max_in_flight);
     rate.interrupt(destination.breaker.state(now) != BreakerState::Closed, now);
     rate.learn(cursor, reports, now);
+    // Last, so that a lowered limit is the reason that people see.
+    rate.configure(settings, max_in_flight, now);
     cursor.follow(&rate.cursor(now));
     let change = Change::between(before, rate, now);
     let json = if rate.needs_copy(now) { serde_json::to_string(rate).ok() } else { None };
@@ -121,9 +125,18 @@ mod tests {
     #[test]
     fn a_pace_begins_below_the_limit_and_its_first_copy_is_recorded() {
         let mut run = run(5, None);
-        let record = learn(&mut run, None, NOW).unwrap();
+        let record = learn(&mut run, (None, None), NOW).unwrap();
         assert_eq!((pace_of(&run), record.change), (5.0, None));
         assert!(record.copy.is_some_and(|copy| copy.saved_at == NOW && copy.json.len() < 2_048));
+    }
+
+    #[test]
+    fn a_new_pace_begins_at_what_the_receiver_took_lately_if_that_is_more_than_ten() {
+        for (taken, per_s) in [(None, 10.0), (Some(3.0), 10.0), (Some(70.0), 70.0), (Some(700.0), 100.0)] {
+            let mut run = run(100, None);
+            learn(&mut run, (None, taken), NOW);
+            assert_eq!(pace_of(&run), per_s, "{taken:?}");
+        }
     }
 
     #[test]
@@ -132,7 +145,7 @@ mod tests {
         let json = serde_json::to_string(&forty()).unwrap();
         for (copy, per_s) in [(copy(&json, 59), 32.0), (copy(&json, 61), 20.0), (copy("{}", 1), 10.0), (None, 10.0)] {
             let mut run = run(100, None);
-            learn(&mut run, copy, NOW);
+            learn(&mut run, (copy, None), NOW);
             assert_eq!(pace_of(&run), per_s);
         }
     }
@@ -140,8 +153,9 @@ mod tests {
     #[test]
     fn a_lowered_limit_is_a_change_with_its_reason() {
         let mut run = run(4, Some(Box::new(Pace::new(forty(), NOW))));
-        let change = learn(&mut run, None, NOW).unwrap().change.unwrap();
+        let change = learn(&mut run, (None, None), NOW).unwrap().change.unwrap();
         assert_eq!((change.from_per_s, change.to_per_s, change.at), (40.0, 4.0, NOW));
+        assert_eq!((change.reason, change.detail.as_str()), (Reason::AtLimit, "the limit was lowered"));
     }
 
     #[test]
@@ -154,7 +168,7 @@ mod tests {
         pace.rate = AdaptiveRate::new(Settings::default(), 64, Some(40.0), NOW - Duration::from_secs(1));
         pace.reports.push((NOW, sample));
         let mut run = run(100, Some(Box::new(pace)));
-        let change = learn(&mut run, None, NOW).unwrap().change.unwrap();
+        let change = learn(&mut run, (None, None), NOW).unwrap().change.unwrap();
         assert_eq!((change.reason, change.detail.as_str()), (Reason::Throttled, "20 of 40 answers were 429"));
         assert!(change.is_lowered() && run.pace.as_ref().unwrap().cursor.spacing > Duration::from_millis(50));
         let published = run.into_publication(NextRun::Paced).pace.unwrap();

@@ -120,9 +120,9 @@ WITH counts AS MATERIALIZED (
     SELECT at, destination_id, ",
     summed_traffic!(),
     " FROM (
-        SELECT at, destination_id, sends, delivered, failed, dead, 0 AS arrivals, 0 AS backlog_change FROM sent
+        SELECT at, destination_id, sends, delivered, failed, dead, 0 AS arrivals, 0 AS backlog_change, throttled FROM sent
         UNION ALL
-        SELECT at, destination_id, 0, 0, 0, 0, coalesce(arrivals, 0), coalesce(pending, 0) + coalesce(retrying, 0)
+        SELECT at, destination_id, 0, 0, 0, 0, coalesce(arrivals, 0), coalesce(pending, 0) + coalesce(retrying, 0), 0
         FROM counts WHERE arrivals IS NOT NULL OR pending IS NOT NULL OR retrying IS NOT NULL
     ) changes GROUP BY at, destination_id
     ON CONFLICT (at, destination_id) DO UPDATE SET ",

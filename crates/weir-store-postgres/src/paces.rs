@@ -8,6 +8,7 @@ use weir_core::{DestinationId, Timestamp, adaptive::Change};
 use weir_store::{
     PaceCopy, PaceRecord, Paces, Page, PageRequest, StoreResult, pace_change_position, pace_changes_before,
     rows::{pace_change, pace_copy},
+    taken_lately,
 };
 
 use crate::{
@@ -52,6 +53,10 @@ impl Paces for PostgresStore {
         let mut found: HashMap<_, _> =
             self.read(sqlx::query(SAVED).bind(asked), pace_copy).await?.into_iter().collect();
         Ok(ids.iter().map(|id| found.remove(id)).collect())
+    }
+
+    async fn taken_lately(&self, ids: &[DestinationId], now: Timestamp) -> StoreResult<Vec<Option<f64>>> {
+        taken_lately(self, ids, now).await
     }
 
     async fn record_paces(&self, records: &[PaceRecord]) -> StoreResult<()> {

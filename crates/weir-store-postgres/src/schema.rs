@@ -64,6 +64,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "event types",
         sql: include_str!("../../../migrations/postgres/0035_event_types.sql"),
     },
+    Migration {
+        version: 39,
+        description: "throttled",
+        sql: include_str!("../../../migrations/postgres/0039_throttled.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

@@ -54,7 +54,7 @@ pub(crate) const TRAFFIC: &str = concat!(
     " FROM recorded WHERE at < $3 GROUP BY at - at % $4
     UNION ALL
     SELECT NULL, 0, 0, 0, 0, 0, CAST((SELECT n FROM waiting)
-        - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= $3) AS bigint)"
+        - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= $3) AS bigint), 0"
 );
 
 pub(crate) const RECENT_TRAFFIC: &str = concat!(

@@ -27,10 +27,10 @@ static APPEND_COUNTS: Batch = Batch::new(
 );
 
 static APPEND_TRAFFIC: Batch = Batch::new(
-    "INSERT OR ROLLBACK INTO traffic_changes (destination_id, at, sends, delivered, failed, dead, last_success_at,
-        latencies, attempts)
+    "INSERT OR ROLLBACK INTO traffic_changes (destination_id, at, sends, delivered, failed, dead, throttled,
+        last_success_at, latencies, attempts)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -75,6 +75,7 @@ impl ChangeLog {
             *attempts.numbers.entry(attempt.number).or_default() += 1;
         } else {
             traffic.failed += 1;
+            traffic.throttled += u64::from(attempt.status_code == Some(429));
         }
         if let Some(latency) = result.latency_bucket() {
             *attempts.latencies.entry(latency).or_default() += 1;
@@ -145,7 +146,7 @@ impl ChangeLog {
             let mut values = Values::with_capacity(APPEND_TRAFFIC.columns() * size);
             for ((destination_id, at), Attempts { traffic, last_success_at, latencies, numbers }) in part {
                 values.blob(destination_id.as_bytes()).int(at.as_nanos());
-                for number in [traffic.sends, traffic.delivered, traffic.failed, traffic.dead] {
+                for number in [traffic.sends, traffic.delivered, traffic.failed, traffic.dead, traffic.throttled] {
                     values.int(number as i64);
                 }
                 values.optional_int(last_success_at.map(Timestamp::as_nanos));

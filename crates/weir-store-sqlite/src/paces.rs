@@ -5,6 +5,7 @@ use weir_core::{DestinationId, Timestamp, adaptive::Change};
 use weir_store::{
     PaceCopy, PaceRecord, Paces, Page, PageRequest, StoreResult, pace_change_position, pace_changes_before,
     rows::{pace_change, pace_copy},
+    taken_lately,
 };
 
 use crate::{
@@ -48,6 +49,10 @@ impl Paces for SqliteStore {
             copies.push(found.map(|(_, copy)| copy));
         }
         Ok(copies)
+    }
+
+    async fn taken_lately(&self, ids: &[DestinationId], now: Timestamp) -> StoreResult<Vec<Option<f64>>> {
+        taken_lately(self, ids, now).await
     }
 
     async fn record_paces(&self, records: &[PaceRecord]) -> StoreResult<()> {

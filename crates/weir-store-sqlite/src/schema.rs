@@ -38,6 +38,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "event types",
         sql: include_str!("../../../migrations/sqlite/0035_event_types.sql"),
     },
+    Migration {
+        version: 39,
+        description: "throttled",
+        sql: include_str!("../../../migrations/sqlite/0039_throttled.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

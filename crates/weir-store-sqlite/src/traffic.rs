@@ -53,7 +53,7 @@ pub(crate) const TRAFFIC: &str = concat!(
     " FROM recorded WHERE at < ?3 GROUP BY at - at % ?4
     UNION ALL
     SELECT NULL, 0, 0, 0, 0, 0,
-        (SELECT n FROM waiting) - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= ?3)"
+        (SELECT n FROM waiting) - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= ?3), 0"
 );
 
 pub(crate) const RECENT_TRAFFIC: &str = concat!(
@@ -167,11 +167,11 @@ macro_rules! add_histogram {
 
 /// The statements of a fold of traffic. The parameter of each is the last row that the step folds.
 pub(crate) const FOLD_ARRIVALS: &str = add_traffic!(
-    "SELECT at, destination_id, 0, 0, 0, 0, sum(arrivals), sum(pending + retrying) FROM count_changes
+    "SELECT at, destination_id, 0, 0, 0, 0, sum(arrivals), sum(pending + retrying), 0 FROM count_changes
     WHERE rowid <= ?1 GROUP BY at, destination_id HAVING sum(arrivals) <> 0 OR sum(pending + retrying) <> 0"
 );
 const FOLD_ATTEMPTS: &str = add_traffic!(
-    "SELECT at, destination_id, sum(sends), sum(delivered), sum(failed), sum(dead), 0, 0 FROM traffic_changes
+    "SELECT at, destination_id, sum(sends), sum(delivered), sum(failed), sum(dead), 0, 0, sum(throttled) FROM traffic_changes
     WHERE rowid <= ?1 GROUP BY at, destination_id"
 );
 const FOLD_LATENCIES: &str = add_histogram!(

@@ -61,17 +61,19 @@ impl Condition {
     }
 
     /// What alerts depend on. `refused`: the refusals within the limit, or `None` if it was not looked for them;
-    /// `stalled`: the start that is late, or `None` if nothing is known.
+    /// `stalled`: the start that is late, or `None` if nothing is known; `pace_per_s`: its adaptive pace, if it has one.
     pub fn status(
         &self,
         destination: &Destination,
         refused: Option<Option<Refusals>>,
         stalled: Option<Option<Late>>,
+        pace_per_s: Option<f64>,
         now: Timestamp,
     ) -> DestinationStatus {
         let settings = &destination.settings;
         let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
-        let drains_in = settings.rate_limits.per_second().map(|rate| self.waiting as f64 / rate);
+        let rate = [settings.rate_limits.per_second(), pace_per_s].into_iter().flatten().reduce(f64::min);
+        let drains_in = rate.map(|rate| self.waiting as f64 / rate);
         DestinationStatus {
             waiting: self.waiting,
             oldest_age: self.oldest_created_at.map_or(Duration::ZERO, |at| now.since(at)),
@@ -86,6 +88,7 @@ impl Condition {
             refused,
             stalled,
             pace: None,
+            refusing: None,
         }
     }
 }

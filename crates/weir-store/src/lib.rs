@@ -102,7 +102,9 @@ pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts};
-pub use paces::{PACE_CHANGES_KEPT, PaceCopy, PaceRecord, Paces, pace_change_position, pace_changes_before};
+pub use paces::{
+    PACE_CHANGES_KEPT, PaceCopy, PaceRecord, Paces, pace_change_position, pace_changes_before, taken_lately,
+};
 pub use processes::{
     AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, ProcessProfile, Processes, RunningProcess,
 };

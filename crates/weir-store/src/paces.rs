@@ -5,7 +5,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use weir_core::{DestinationId, Timestamp, adaptive::Change};
 
-use crate::{Page, PageRequest, StoreResult};
+use crate::{Page, PageRequest, StoreResult, TRAFFIC_BUCKET, TrafficLog};
+
+/// The time in which a receiver shows what it takes.
+const LATELY: Duration = Duration::from_secs(60);
 
 /// How long changes are kept: operators compare a day with the same day of the week before.
 pub const PACE_CHANGES_KEPT: Duration = Duration::from_secs(7 * 86_400);
@@ -39,11 +42,29 @@ pub fn pace_changes_before(to: Timestamp, page: PageRequest) -> Timestamp {
     page.before.map_or(to, |position| to.min(Timestamp::from_nanos(nanos(position))))
 }
 
+/// For [`Paces::taken_lately`].
+pub async fn taken_lately(
+    store: &impl TrafficLog,
+    ids: &[DestinationId],
+    now: Timestamp,
+) -> StoreResult<Vec<Option<f64>>> {
+    let counted = store.traffic_of(ids, now.before(LATELY).floor(TRAFFIC_BUCKET), TRAFFIC_BUCKET).await?;
+    let most = |id| counted.get(id)?.iter().map(|(_, traffic)| traffic.delivered).max();
+    let per_s = |delivered| delivered as f64 / TRAFFIC_BUCKET.as_secs_f64();
+    Ok(ids.iter().map(|id| most(id).map(per_s)).collect())
+}
+
 /// The methods do nothing for a store that keeps no paces.
 #[async_trait]
 pub trait Paces: Send + Sync {
     /// The copies of these destinations, in the order of the request. Read only where the queue has no pace.
     async fn paces(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<PaceCopy>>> {
+        Ok(vec![None; ids.len()])
+    }
+
+    /// The most that each of these receivers took in ten seconds of the last minute, per second; `None` without traffic. Read
+    /// only where the queue has no pace.
+    async fn taken_lately(&self, ids: &[DestinationId], _now: Timestamp) -> StoreResult<Vec<Option<f64>>> {
         Ok(vec![None; ids.len()])
     }
 

@@ -1,4 +1,5 @@
-//! Looks for refusals within the limit ([`weir_core::refusals`]) in the recorded sends.
+//! Looks for refusals within the limit ([`weir_core::refusals`]) in the recorded sends, and for receivers that refuse much
+//! ([`weir_core::refusing`]) in the counters.
 //!
 //! The traffic of the last minute, which is counted in any case, says which destinations have failed attempts. Only
 //! those are looked at, a few at a time, so an installation with thousands of refusing destinations costs what one with
@@ -12,27 +13,35 @@ use std::{
 
 use weir_core::{
     Destination, DestinationId, Timestamp,
+    adaptive::{Observation, Stretch},
     refusals::{FEWEST, JudgedSend, Refusals, diagnose},
+    refusing::{COUNTED, Refusing},
 };
 
-use crate::{RefusalStore, SendsRequest, StoreResult, TRAFFIC_BUCKET};
+use crate::{RecentTraffic, RefusalStore, SendsRequest, StoreResult, TRAFFIC_BUCKET, Traffic};
 
 /// How far back refusals are looked for: a few windows of a minute. So refusals are over when none was seen for this
 /// time.
 const LOOKED_BACK: Duration = Duration::from_secs(300);
 /// The most sends that are read of one destination: enough for shares of a percent, in some milliseconds.
 const SENDS_READ: u32 = 1_000;
-/// The shortest time between two looks, and how many destinations one look reads.
+/// The shortest time between two looks, and of how many destinations one look reads sends.
 const EVERY: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 8;
+/// Of how many destinations one statement reads counters.
+const COUNTED_AT_ONCE: usize = 256;
 
 /// The refusals within the limit among the recent sends of a destination, if there are some. Reads at most
-/// `SENDS_READ` sends, none of them from before the last edit.
+/// `SENDS_READ` sends, none of them from before the last edit. An adaptive destination finds its pace by refusals, so they are
+/// no fault of its limits.
 pub async fn refusals_of(
     store: &dyn RefusalStore,
     destination: &Destination,
     now: Timestamp,
 ) -> StoreResult<Option<Refusals>> {
+    if destination.settings.adaptive.is_some() {
+        return Ok(None);
+    }
     // The counters say whether there is anything to read, and for how long as many sends as are read take.
     let to = now.floor(TRAFFIC_BUCKET) + TRAFFIC_BUCKET;
     let from = now.before(LOOKED_BACK).floor(TRAFFIC_BUCKET);
@@ -54,11 +63,23 @@ pub async fn refusals_of(
     Ok(diagnose(&destination.settings.rate_limits, &sends))
 }
 
+/// What a receiver has answered, by its traffic in buckets.
+fn refusing_by(buckets: &[(Timestamp, Traffic)], now: Timestamp) -> Refusing {
+    let sum = |of: fn(&Traffic) -> u64| buckets.iter().map(|(_, traffic)| of(traffic)).sum();
+    // The traffic may have begun in the middle of the first bucket, and the last one has not ended.
+    let whole = buckets.iter().skip(1).filter(|(at, _)| *at + TRAFFIC_BUCKET <= now);
+    let stretches = whole
+        .map(|(_, traffic)| Stretch { attempted: traffic.delivered + traffic.throttled, taken: traffic.delivered });
+    Refusing::new(sum(|traffic| traffic.sends), sum(|traffic| traffic.throttled), Observation::of(stretches, true))
+}
+
 /// What was found of the destinations that were looked at.
 #[derive(Debug, Clone, Default)]
 pub struct RefusalWatch {
     looked_at: Option<Timestamp>,
     known: HashMap<DestinationId, (Timestamp, Option<Refusals>)>,
+    /// What receivers have answered that refuse, or did of late.
+    answered: HashMap<DestinationId, Refusing>,
 }
 
 impl RefusalWatch {
@@ -96,8 +117,38 @@ impl RefusalWatch {
         Ok(())
     }
 
-    /// What was found, with the present settings of the destination. `None`: it was not looked at. An adaptive destination
-    /// finds its pace by refusals, so they are no fault of its limits.
+    /// Counts what receivers have answered: those that refused something in the last minute, of which this is the traffic, those
+    /// that refused much at the last look, and `alerted`.
+    pub async fn count(
+        &mut self,
+        store: &dyn RefusalStore,
+        last_minute: &HashMap<DestinationId, RecentTraffic>,
+        alerted: impl Iterator<Item = DestinationId>,
+        now: Timestamp,
+    ) -> StoreResult<()> {
+        let refusing = last_minute.iter().filter(|(_, traffic)| traffic.sum.throttled > 0).map(|(id, _)| *id);
+        let alerted: HashSet<_> = alerted.chain(self.refusing()).collect();
+        let ids: Vec<_> = alerted.iter().copied().chain(refusing.filter(|id| !alerted.contains(id))).collect();
+        // Of a receiver that is not sent to at all there are no rows.
+        self.answered = ids.iter().map(|id| (*id, Refusing::default())).collect();
+        for ids in ids.chunks(COUNTED_AT_ONCE) {
+            let counted = store.traffic_of(ids, now.before(COUNTED).floor(TRAFFIC_BUCKET), TRAFFIC_BUCKET).await?;
+            self.answered.extend(counted.iter().map(|(id, buckets)| (*id, refusing_by(buckets, now))));
+        }
+        Ok(())
+    }
+
+    /// The destinations whose receivers refuse much, or did and are still near that.
+    pub fn refusing(&self) -> impl Iterator<Item = DestinationId> {
+        self.answered.iter().filter(|(_, answered)| answered.is_still_much()).map(|(id, _)| *id)
+    }
+
+    /// For `refusing` of [`weir_core::alert::DestinationStatus`].
+    pub fn answered(&self, id: DestinationId) -> Option<Refusing> {
+        self.answered.get(&id).copied()
+    }
+
+    /// What was found, with the present settings of the destination. `None`: it was not looked at.
     pub fn found(&self, destination: &Destination) -> Option<Option<Refusals>> {
         if destination.settings.adaptive.is_some() {
             return Some(None);

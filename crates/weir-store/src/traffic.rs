@@ -43,6 +43,8 @@ pub struct Traffic {
     pub arrivals: u64,
     /// By how many deliveries the backlog grew. Negative if it shrank.
     pub backlog_change: i64,
+    /// Attempts that the receiver answered with 429; part of `failed`.
+    pub throttled: u64,
 }
 
 /// The traffic of one destination from an instant until now.

@@ -1,5 +1,5 @@
 //! CPU time for each delivery depending on the backlog. Events are posted at the rate of the sends, so the backlog
-//! keeps its size.
+//! keeps its size. And the time of a simulation, which reads and plays the whole backlog.
 
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         let costs = figures_of(rig, waiting, "waiting", &run.costs);
         figures.extend(costs.into_iter().map(|figure| figure.remark(remark.clone())));
         figures.push(Figure::new("memory", format!("{what}, resident memory of weir"), Unit::MiB, run.rss_mib));
+        let simulated = format!("{what}: a limit tried on them, read and played");
+        figures.push(Figure::new(format!("simulated.{waiting}"), simulated, Unit::Ms, run.simulated_ms));
         figures.push(Figure::new("loaded", format!("{what}, accepted"), Unit::PerSecond, run.loaded_per_s));
     }
     figures.extend(compared("large_against_small", "1,000,000 waiting against 1,000", &medians, [LARGE, SMALL]));
@@ -52,6 +54,7 @@ struct Run {
     costs: Vec<Cost>,
     rss_mib: f64,
     loaded_per_s: f64,
+    simulated_ms: f64,
     /// The backlog at the end, which should be about the same.
     left: u64,
 }
@@ -71,6 +74,13 @@ async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
     running.tidy().await?;
     tokio::time::sleep(SETTLE).await;
     let rss_mib = running.engine.rss_mib()?;
+
+    // It also finds the smallest limit, in at most twenty runs.
+    let started = now();
+    let path = format!("/v1/destinations/{id}/simulate");
+    let tried = running.engine.ask(Method::POST, &path, json!({})).await.context("a simulation")?;
+    let simulated_ms = now().duration_since(started).as_secs_f64() * 1_000.0;
+    ensure!(tried["deliveries"] == waiting, "{} of {waiting} deliveries were played", tried["deliveries"]);
 
     // Post at the rate of the limit and measure the CPU time of each span.
     rig.receiver.reset(false);
@@ -99,5 +109,5 @@ async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
     let left = backlog["pending"].as_u64().unwrap_or_default();
     posting.await?.context("posting during the measurement")?;
     running.end().await?;
-    Ok(Run { costs, rss_mib, loaded_per_s, left })
+    Ok(Run { costs, rss_mib, loaded_per_s, simulated_ms, left })
 }

@@ -77,10 +77,11 @@ pub(super) enum Kind {
     RateLimiterFlexible,
     FlaskLimiter,
     Traefik,
+    Pool,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Nginx,
         Self::NginxBurst,
         Self::Gcra,
@@ -91,6 +92,7 @@ impl Kind {
         Self::RateLimiterFlexible,
         Self::FlaskLimiter,
         Self::Traefik,
+        Self::Pool,
     ];
 
     pub(super) fn title(self) -> &'static str {
@@ -105,6 +107,7 @@ impl Kind {
             Self::RateLimiterFlexible => "rate-limiter-flexible",
             Self::FlaskLimiter => "Flask-Limiter with headers",
             Self::Traefik => "Traefik `rateLimit` with a burst of 1",
+            Self::Pool => "a pool of five workers with a queue",
         }
     }
 
@@ -121,6 +124,7 @@ impl Kind {
             Self::RateLimiterFlexible => "rate-limiter-flexible",
             Self::FlaskLimiter => "flask-limiter",
             Self::Traefik => "traefik",
+            Self::Pool => "pool",
         }
     }
 
@@ -134,6 +138,7 @@ impl Kind {
             Self::RateLimiterFlexible => "a window from the first request; announces its quota",
             Self::FlaskLimiter => "a fixed window of the clock; announces its quota",
             Self::Traefik => "a token bucket that delays by up to half a spacing",
+            Self::Pool => "nothing: it answers later",
         }
     }
 }
@@ -150,6 +155,8 @@ pub(super) enum Setting {
     },
     /// No limit at all: the receiver's answers alone say when to send.
     Unlimited,
+    /// No limit, and a pace that finds the one of the receiver.
+    Adaptive,
 }
 
 impl fmt::Display for Setting {
@@ -159,6 +166,7 @@ impl fmt::Display for Setting {
             Self::MinInterval { ms } => write!(f, "`min_interval_ms: {ms}`"),
             Self::Margin { ms } => write!(f, "`margin_ms: {ms}`"),
             Self::Unlimited => f.write_str("no limit"),
+            Self::Adaptive => f.write_str("`adaptive`"),
         }
     }
 }
@@ -209,6 +217,7 @@ impl Case {
                 // With the default delays a delivery would need hours to use its attempts up.
                 settings["retry"] = json!({"max_attempts": 16, "base_ms": 100, "cap_ms": 1_000});
             }
+            Setting::Adaptive => (settings["rate_limits"], settings["adaptive"]) = (json!([]), json!({})),
         }
         settings
     }
@@ -231,6 +240,9 @@ impl Case {
                 .into_iter()
                 .flat_map(|(setting, wanted)| LIMITS[..3].iter().map(move |&limit| far(limit, setting, wanted)))
         };
+        // The start counts too: the pace doubles each second from ten, and meets the limit of the receiver at least once.
+        let found = Wanted { refused_max: Some(0.05), used_min: Some(0.7), all_delivered: false };
+        let adaptive = |wanted| LIMITS[1..3].iter().map(move |&limit| direct(limit, Setting::Adaptive, wanted));
         match kind {
             // The spacing of the receiver itself: Weir keeps it from the end of one slot to the start of the next, so most
             // gaps are longer by a slot.
@@ -239,15 +251,17 @@ impl Case {
                     [(LIMITS[0], 500, 0.93), (LIMITS[1], 100, 0.93), (LIMITS[2], 10, 0.85), (LIMITS[3], 1_000, 0.93)];
                 let spaced =
                     intervals.map(|(limit, ms, used)| direct(limit, Setting::MinInterval { ms }, wanted(used)));
-                as_it_is(Wanted::default()).into_iter().chain(spaced).collect()
+                as_it_is(Wanted::default()).into_iter().chain(spaced).chain(adaptive(Wanted::default())).collect()
             }
-            Kind::NginxBurst => as_it_is(wanted(0.97)),
+            Kind::NginxBurst => as_it_is(wanted(0.97)).into_iter().chain(adaptive(found)).collect(),
             // A refusal or two of a machine that is busy cost nothing, so only the use is judged without a network.
             Kind::Haproxy | Kind::Slowapi => {
                 let used = Wanted { used_min: Some(0.95), ..Wanted::default() };
-                as_it_is(used).into_iter().chain(behind_a_network()).collect()
+                // HAProxy counts refused requests too, so the use of an adaptive pace is only shown.
+                as_it_is(used).into_iter().chain(behind_a_network()).chain(adaptive(Wanted::default())).collect()
             }
-            Kind::MovingWindow => behind_a_network().collect(),
+            Kind::MovingWindow => behind_a_network().chain(adaptive(found)).collect(),
+            Kind::Pool => vec![direct(LIMITS[2], Setting::Adaptive, found)],
             Kind::ExpressRateLimit => {
                 let all_delivered = Wanted { all_delivered: true, ..Wanted::default() };
                 let unlimited = direct(LIMITS[0], Setting::Unlimited, all_delivered);
@@ -292,6 +306,7 @@ mod tests {
         assert_eq!(of(Setting::MinInterval { ms: 500 })["min_interval_ms"], 500);
         assert_eq!(of(Setting::Margin { ms: 50 })["rate_limits"][0]["margin_ms"], 50);
         assert_eq!(of(Setting::Unlimited)["rate_limits"], json!([]));
+        assert_eq!(of(Setting::Adaptive), json!({"rate_limits": [], "adaptive": {}}));
     }
 
     #[test]

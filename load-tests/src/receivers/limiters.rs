@@ -105,6 +105,33 @@ impl Limiter for MovingWindow {
     }
 }
 
+/// A pool of workers that takes every request, and answers it when a worker has ended it.
+pub(super) struct Pool {
+    /// When each worker is free.
+    free: [Duration; 5],
+    /// How long a worker needs for a request.
+    service: Duration,
+}
+
+impl Pool {
+    /// As fast as this limit with all workers.
+    pub(super) fn new(limit: Limit) -> Self {
+        let free = [Duration::ZERO; 5];
+        Self { free, service: limit.spacing() * free.len() as u32 }
+    }
+}
+
+impl Limiter for Pool {
+    fn decide(&mut self, now: Duration) -> Decision {
+        let [first, ..] = &mut self.free;
+        *first = now.max(*first) + self.service;
+        let after = *first - now;
+        // The worker that is free next comes first.
+        self.free.sort_unstable();
+        Decision::Accept { after }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +158,14 @@ mod tests {
         assert_eq!(at(&mut traefik, 1_060), Decision::Refuse { headers });
         // The refused request took no token.
         assert_eq!(at(&mut traefik, 1_200), ACCEPT);
+    }
+
+    #[test]
+    fn a_pool_answers_later_while_all_its_workers_are_taken() {
+        let mut pool = Pool::new(Limit::per_second(100));
+        let after = |ms| Decision::Accept { after: Duration::from_millis(ms) };
+        assert_eq!([0; 5].map(|ms| at(&mut pool, ms)), [0; 5].map(|_| after(50)));
+        assert_eq!([0, 10, 200].map(|ms| at(&mut pool, ms)), [after(100), after(90), after(50)]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn setting(row: &[Played]) -> String {
         Setting::Margin { .. } => {
             values("margin_ms", |setting| if let Setting::Margin { ms } = setting { *ms } else { 0 })
         }
-        Setting::Default | Setting::Unlimited => row[0].case.setting.to_string(),
+        Setting::Default | Setting::Unlimited | Setting::Adaptive => row[0].case.setting.to_string(),
     }
 }
 

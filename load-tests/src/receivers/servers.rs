@@ -24,7 +24,7 @@ use weir_test_support::HeldPort;
 use super::{
     case::{Case, Kind},
     imitation::{Imitation, Limiters},
-    limiters::{Gcra, Limiter, MovingWindow, Traefik},
+    limiters::{Gcra, Limiter, MovingWindow, Pool, Traefik},
 };
 use crate::clock::now;
 
@@ -50,7 +50,8 @@ impl Receivers {
             let all = cases.iter().enumerate().map(|(number, case)| (path(number), *case));
             all.filter(|(_, case)| kinds.contains(&case.kind)).collect()
         };
-        let imitation = Imitation::start(limiters(&limited(&[Kind::Gcra, Kind::MovingWindow, Kind::Traefik]))).await?;
+        let imitation =
+            Imitation::start(limiters(&limited(&[Kind::Gcra, Kind::MovingWindow, Kind::Traefik, Kind::Pool]))).await?;
         let mut addresses = vec![imitation.address(); cases.len()];
         let mut programs = Vec::new();
         for server in Server::ALL {
@@ -85,6 +86,7 @@ fn limiters(limited: &[Limited]) -> Limiters {
         match case.kind {
             Kind::Traefik => Box::new(Traefik::new(case.limit)),
             Kind::MovingWindow => Box::new(MovingWindow::new(case.limit)),
+            Kind::Pool => Box::new(Pool::new(case.limit)),
             _ => Box::new(Gcra::new(case.limit)),
         }
     };

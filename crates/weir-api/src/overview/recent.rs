@@ -193,5 +193,6 @@ fn added(a: Traffic, b: Traffic) -> Traffic {
         dead: a.dead + b.dead,
         arrivals: a.arrivals + b.arrivals,
         backlog_change: a.backlog_change + b.backlog_change,
+        throttled: a.throttled + b.throttled,
     }
 }

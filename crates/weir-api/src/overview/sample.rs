@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, stall::StallReport};
-use weir_queue::SharedQueue;
+use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, refusing::Refusing, stall::StallReport};
+use weir_queue::{SharedQueue, known_paces};
 use weir_store::{
     DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET,
 };
@@ -20,10 +20,7 @@ use super::{
     row::{Row, Standing},
     version,
 };
-use crate::{
-    figures::{Figures, Measured, Reason, flood_began, is_slow, per_second},
-    paces::known_paces,
-};
+use crate::figures::{Figures, Measured, Reason, flood_began, is_slow, per_second};
 
 /// How many destinations are read at one time.
 const AT_ONCE: u32 = 1_000;
@@ -109,6 +106,7 @@ impl Sample {
             };
             let suspects = destinations.iter().filter(is_suspect).cloned().collect();
             refusals.look(store, suspects, now).await?;
+            refusals.count(store, &all, std::iter::empty(), now).await?;
         }
 
         let mut paces = known_paces(queue, destinations.iter().map(|destination| &**destination)).await;
@@ -213,6 +211,16 @@ impl Sample {
     /// The destinations that refuse sends within their limits.
     pub(crate) fn refused(&self) -> impl Iterator<Item = &Arc<Destination>> {
         self.rows.iter().filter(|row| row.figures.refusals.is_some()).map(|row| &row.destination)
+    }
+
+    /// The destinations whose receivers refuse much, with limits or without.
+    pub(crate) fn refusing(&self) -> impl Iterator<Item = DestinationId> {
+        self.refusals.refusing()
+    }
+
+    /// What a receiver that refuses has answered of late.
+    pub(crate) fn answered(&self, id: DestinationId) -> Option<Refusing> {
+        self.refusals.answered(id)
     }
 
     /// When the oldest waiting delivery of a destination was created, if its counts are still those of this sample and

@@ -66,7 +66,8 @@ pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -
 /// An omitted threshold gets its default; `null` disables a threshold. The `alerts` of a destination override these
 /// thresholds. An alert is an event: `weir.backlog.high`, `weir.backlog.cleared`, `weir.breaker.opened`,
 /// `weir.breaker.closed`, `weir.destination.paused`, `weir.destination.refused`, `weir.destination.admitted`,
-/// `weir.destination.stalled`, `weir.destination.recovered` or `weir.delivery.dead`. It goes to the destinations of the tenant
+/// `weir.destination.refusing`, `weir.destination.accepting`, `weir.destination.stalled`, `weir.destination.recovered`,
+/// `weir.rate.lowered`, `weir.rate.restored` or `weir.delivery.dead`. It goes to the destinations of the tenant
 /// whose `event_types` match it (`weir.*`), and to the destinations with the tenant `*`, but not to the destination that
 /// it is about. Without any recipient it is only in the list of events. A backlog counts as cleared
 /// below 80 % of each threshold. A destination raises at most one alert about dead letters per minute. Changes take
@@ -105,12 +106,13 @@ impl Listing for ActiveAlerts {
 type ActivePage = PageParameters<ActiveAlerts>;
 
 /// The types of alerts about something that lasts, the worst first.
-const LASTING: [&str; 7] = [
+const LASTING: [&str; 8] = [
     "weir.destination.stalled",
     "weir.breaker.opened",
     "weir.destination.paused",
     "weir.delivery.dead",
     "weir.backlog.high",
+    "weir.destination.refusing",
     "weir.destination.refused",
     "weir.rate.lowered",
 ];
@@ -119,7 +121,7 @@ text! {
     /// The type of an alert about something that lasts.
     #[schema(
         as = ActiveAlertType, value_type = String, example = "weir.breaker.opened",
-        pattern = "^weir\\.(breaker\\.opened|destination\\.(stalled|paused|refused)|delivery\\.dead|backlog\\.high|rate\\.lowered)$"
+        pattern = "^weir\\.(breaker\\.opened|destination\\.(stalled|paused|refusing|refused)|delivery\\.dead|backlog\\.high|rate\\.lowered)$"
     )]
     pub(crate) struct ActiveAlertText(String);
     parse = |text| one_of(text, LASTING.into_iter());
@@ -137,7 +139,8 @@ parameters! {
 
 /// List what is wrong now
 ///
-/// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high backlog, refusals within its limit or an adaptive pace far below what it was, by
+/// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high
+/// backlog, a receiver that answers many sends with 429, refusals within its limit or an adaptive pace far below what it was, by
 /// the same thresholds as the alerts, in all tenants of the key. It is read from the state itself: no destination needs to
 /// subscribe to alerts. The worst comes first.
 #[utoipa::path(
@@ -157,6 +160,7 @@ pub(crate) async fn active(
     let sample = api.live.sample().await?;
     let refused = sample.refused().filter(|destination| scope.includes(&destination.settings.tenant));
     Condition::add_missing(&mut conditions, refused.map(|destination| destination.id));
+    Condition::add_missing(&mut conditions, sample.refusing());
     let stalls = api.live.stalls();
     Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));
     let mut paces = PaceWatch::default();
@@ -171,9 +175,12 @@ pub(crate) async fn active(
     for (condition, destination) in conditions.iter().zip(&destinations) {
         let Some(destination) = destination.as_ref().filter(|it| scope.includes(&it.settings.tenant)) else { continue };
         let policy = destination.settings.alerts.apply_to(&policy);
-        let refused = sample.row(destination.id).map(|row| row.figures.refusals);
-        let status = condition.status(destination, refused, stalls.stall_of(destination.id, now), now);
-        let status = DestinationStatus { pace: paces.of(destination), ..status };
+        let figures = sample.row(destination.id).map(|row| &row.figures);
+        let (refused, stalled) = (figures.map(|it| it.refusals), stalls.stall_of(destination.id, now));
+        let pace_per_s = figures.and_then(|it| it.pace.as_ref()).map(|pace| pace.per_s);
+        let status = condition.status(destination, refused, stalled, pace_per_s, now);
+        let refusing = sample.answered(destination.id);
+        let status = DestinationStatus { pace: paces.of(destination), refusing, ..status };
         for alert in condition.record.history().problems(&policy, &status, now) {
             *counts.entry(alert.event_type().to_owned()).or_insert(0) += 1;
             if filter.r#type.as_ref().is_none_or(|wanted| wanted.0 == alert.event_type()) {

@@ -38,7 +38,7 @@ use weir_core::{
     destination::Settings,
     egress::ProxyChoice,
 };
-use weir_queue::Terms;
+use weir_queue::{Terms, known_paces};
 use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDeletion, discard};
 
 pub(crate) use self::{
@@ -53,7 +53,6 @@ use self::{
 };
 use crate::{
     auth::Caller,
-    paces::known_paces,
     problem::{self, ApiResult, Changed, Problem, ProblemKind, Refused},
     readers::{
         body::{Body, PathId},

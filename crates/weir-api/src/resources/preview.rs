@@ -76,18 +76,14 @@ pub(crate) async fn show(
     let mut measured = backlog::measure(&api, &destination, &counts, now).await?;
     let expiries = expiries(&api, &destination, counts.oldest_created_at).await?;
     let current = &destination.settings;
-    let min_interval = request.min_interval_ms.map_or(current.rate_limits.min_interval(), rates::min_interval);
-    let proposed_limits = request.rate_limits.map_or_else(|| current.rate_limits.clone(), RateLimits::from);
+    let proposed_limits = rates::proposed(&current.rate_limits, request.rate_limits, request.min_interval_ms);
     measured.rings.extend(backlog::rings(&api, id, &proposed_limits, now).await?);
     let view = |limits: &RateLimits, max_in_flight: u32| {
         let forecast = |limits: &RateLimits| measured.forecast(&destination, limits, max_in_flight, now);
         view(&measured, expiries, limits, forecast)
     };
     Ok(Json(types::Preview {
-        proposed: view(
-            &proposed_limits.with_min_interval(min_interval),
-            request.max_in_flight.unwrap_or(current.max_in_flight),
-        ),
+        proposed: view(&proposed_limits, request.max_in_flight.unwrap_or(current.max_in_flight)),
         now: view(&current.rate_limits, current.max_in_flight),
         fault: measured.fault.map(|fault| fault.as_str().to_owned()),
     }))

@@ -9,7 +9,7 @@ use axum::{Extension, Json, extract::State};
 use tokio::task::{spawn_blocking, yield_now};
 use weir_api_types as types;
 use weir_core::{
-    Destination, Period, RateLimit, RateLimits, Timestamp,
+    Destination, Period, RateLimit, Timestamp,
     audit::LatencyPercentiles,
     simulate::{Past, Simulated, Trial, simulate, smallest_limit},
 };
@@ -115,10 +115,8 @@ impl SimulateRequest {
         if from >= to {
             return Err(Problem::invalid_field("/from", "must be before `to`, and in the past"));
         }
-        let min_interval = self.min_interval_ms.map_or(settings.rate_limits.min_interval(), rates::min_interval);
-        let limits = self.rate_limits.map_or_else(|| settings.rate_limits.clone(), RateLimits::from);
         let trial = Trial {
-            limits: limits.with_min_interval(min_interval),
+            limits: rates::proposed(&settings.rate_limits, self.rate_limits, self.min_interval_ms),
             max_in_flight: self.max_in_flight.unwrap_or(settings.max_in_flight),
             scale: self.scale.unwrap_or(1.0),
             repeats_failures: self.failures.is_none_or(|failures| failures.0),

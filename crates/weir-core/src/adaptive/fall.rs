@@ -37,8 +37,9 @@ impl Fall {
         Some(Self { usual_per_s, per_s: last.to_per_s, at, reason, detail })
     }
 
+    /// Whether it is less than half of what it was. A lowered limit is no fall: whoever lowered it knows.
     pub fn is_deep(&self) -> bool {
-        self.per_s < 0.5 * self.usual_per_s
+        self.reason != Reason::AtLimit && self.per_s < 0.5 * self.usual_per_s
     }
 }
 
@@ -60,6 +61,8 @@ mod tests {
         assert!(fallen.is_deep());
         assert_eq!((fallen.usual_per_s, fallen.per_s, &*fallen.detail), (100.0, 24.0, "at 602 s"));
         assert!(!Fall::of(&[change(600, 100.0, 60.0)], FROM).unwrap().is_deep());
+        let edited = Change { reason: Reason::AtLimit, ..change(600, 100.0, 20.0) };
+        assert!(!Fall::of(&[edited], FROM).unwrap().is_deep());
         assert_eq!(Fall::of(&[], FROM), None);
     }
 

@@ -92,10 +92,12 @@ fn a_slot_that_was_granted_before_a_wall_was_known_is_no_probe() {
 fn a_lowered_limit_binds_at_once_and_a_raised_one_is_grown_into() {
     let limited = |most| Settings { max_per_s: Some(most), ..Settings::default() };
     let mut rate = new();
-    rate.configure(limited(4.0), 100);
-    assert_eq!(rate.per_s(at(0)), 4.0);
-    rate.configure(limited(400.0), 100);
-    assert_eq!(rate.per_s(at(0)), 4.0);
+    rate.configure(limited(4.0), 100, at(500));
+    let status = rate.status(at(500));
+    assert_eq!((status.per_s, status.reason, status.since), (4.0, Reason::AtLimit, at(500)));
+    assert_eq!(status.detail, "the limit was lowered");
+    rate.configure(limited(400.0), 100, at(600));
+    assert_eq!(rate.per_s(at(600)), 4.0);
 }
 
 #[test]

@@ -551,7 +551,8 @@ proptest! {
         assert_bounded(&mut sends, Duration::from_secs(1), u64::from(rate + burst - 1));
     }
 
-    /// A process dies: what it has recorded is known by its bucket, and `lost` sends may have started until now.
+    /// After the death of a process, its recorded sends are counted in their buckets. Its last sends are not recorded, and
+    /// count as if they had started just now.
     #[test]
     fn a_restart_from_recorded_sends_keeps_the_bound(limit in 1u32..300, period in 0..PERIODS.len(), before in prop::collection::vec(0u64..60, 1..300), unrecorded in 0usize..20, after in 1usize..300) {
         let limits = window(limit, PERIODS[period]);

@@ -22,7 +22,7 @@ const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, 
     Kind { event_type, name, tone, when }
 }
 
-pub(super) const KINDS: [Kind; 12] = [
+pub(super) const KINDS: [Kind; 14] = [
     kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
     kind(
         "weir.backlog.cleared",
@@ -40,6 +40,13 @@ pub(super) const KINDS: [Kind; 12] = [
         "The receiver refuses sends that keep the limit",
     ),
     kind("weir.destination.admitted", "No more refusals", "good", "None for five minutes, or since an edit"),
+    kind(
+        "weir.destination.refusing",
+        "Refuses many sends",
+        "warn",
+        "More than a tenth of at least 20 sends in five minutes",
+    ),
+    kind("weir.destination.accepting", "Accepts again", "good", "Less than 8 % was answered with 429 for ten minutes"),
     kind("weir.destination.stalled", "Stalled", "bad", "Deliveries are due, the limits allow them, and none is sent"),
     kind("weir.destination.recovered", "Sends again", "good", "The stall has ended"),
     kind(
@@ -96,6 +103,7 @@ impl AlertData {
             "weir.backlog.cleared" => self.backlog(true),
             "weir.breaker.closed" => "The breaker is closed: sends go on.".to_owned(),
             "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
+            "weir.destination.accepting" => "The receiver accepts nearly all sends.".to_owned(),
             "weir.destination.recovered" => "Weir sends to it again.".to_owned(),
             "weir.rate.lowered" => {
                 let (now, before) = (self.per_s.unwrap_or_default().per_s(), self.usual_per_s.per_s());
@@ -224,6 +232,8 @@ mod tests {
             ("weir.destination.paused", json!({"reason": "the endpoint is gone"}), "The endpoint is gone."),
             ("weir.destination.refused", json!({"reason": "it refuses; set a limit"}), "It refuses; set a limit."),
             ("weir.destination.admitted", json!({}), "The receiver admits what keeps the limit."),
+            ("weir.destination.refusing", json!({"reason": "it answered 429"}), "It answered 429."),
+            ("weir.destination.accepting", json!({}), "The receiver accepts nearly all sends."),
             ("weir.destination.stalled", json!({"reason": "no worker runs"}), "No worker runs."),
             ("weir.destination.recovered", json!({}), "Weir sends to it again."),
             (

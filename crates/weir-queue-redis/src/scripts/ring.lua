@@ -1,7 +1,13 @@
--- The window shape: `weir_core::limiter::Ring`. A cursor with a ring is { limit, period, burst, margin, since = the last
--- start, spent, ring = { released, slots, oldest bucket, newest bucket, the last start that it counts, and for each bucket
--- that is not empty the distance from the one before and its slots }, ring_until = time or nil }. An even limit has a
--- ring until `ring_until`, when it was a window before.
+-- Limits of the window shape, as in `weir_core::limiter::Ring`. A ring counts the slots of the last window in buckets.
+-- It is the field `ring` of a cursor, a list:
+--   1  released
+--   2  slots in all buckets
+--   3  the oldest bucket
+--   4  the newest bucket
+--   5  the last start that it counts
+--   6… two numbers for each bucket that is not empty: the distance from the bucket before, and its slots
+-- The other fields of the cursor are limit, period, burst, margin, since (the last start) and spent. An edit from the window
+-- shape to an even limit keeps the ring until `ring_until`.
 
 local RING_HEAD = 5
 

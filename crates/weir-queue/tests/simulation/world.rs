@@ -228,8 +228,8 @@ impl Simulation {
             let resumed = |(copy, saved_at)| AdaptiveRate::resumed(copy, saved_at, self.now);
             Box::new(Pace::new(self.copy.clone().map_or_else(new, resumed), self.now))
         });
-        pace.rate.configure(settings, self.max_in_flight);
         pace.rate.learn(&pace.cursor, &pace.reports, self.now);
+        pace.rate.configure(settings, self.max_in_flight, self.now);
         pace.cursor.follow(&pace.rate.cursor(self.now));
         if pace.rate.needs_copy(self.now) {
             self.copy = Some((pace.rate.clone(), self.now));

@@ -1,5 +1,9 @@
 //! Reads for the API: events, deliveries, attempts, sends.
 
+use std::collections::HashMap;
+
+use weir_core::refusing::Refusing;
+
 use super::*;
 use crate::{EventFilter, ListOrder, PastRecord, PastRequest, RefusalWatch, SendRecord, SendsRequest, refusals_of};
 
@@ -288,6 +292,48 @@ pub async fn refusals_within_the_limit_are_found_and_end_with_an_edit(subject: S
     let edited = Destination { updated_at: now, ..Destination::clone(refusing) };
     assert_eq!(refusals_of(store, &edited, now).await.expect("read"), None);
     assert_eq!(watch.found(&edited), None);
+    let mut adaptive = Destination::clone(refusing);
+    adaptive.settings.adaptive = Some(weir_core::adaptive::Settings::default());
+    assert_eq!(refusals_of(store, &adaptive, now).await.expect("read"), None, "it finds its pace by refusals");
+    assert_eq!(watch.found(&adaptive), Some(None));
+}
+
+/// The receiver takes a third of what it is sent for 18 s, in two buckets of traffic.
+pub async fn a_receiver_that_refuses_much_is_found_in_the_counters(subject: Subject) {
+    subject.create_many(2).await;
+    subject.post(1, 1..=30).await;
+    for (number, claimed) in subject.claim(1, 30).await.iter().enumerate() {
+        let is_refused = number % 3 > 0;
+        let verdict = if is_refused { Verdict::Retry { at: NOW + seconds(99) } } else { Verdict::Delivered };
+        let mut result = result(claimed, verdict);
+        result.attempt.sent_at = Some(NOW + seconds(100) + Duration::from_millis(600 * number as u64));
+        result.attempt.status_code = Some(if is_refused { 429 } else { 200 });
+        subject.settle(result).await;
+    }
+    let store = &*subject.store;
+    let one = destination_id(1);
+    let mut watch = RefusalWatch::default();
+    for folded in [false, true] {
+        let now = NOW + seconds(130);
+        let last_minute = store.recent_traffic(NOW + seconds(70)).await.expect("traffic");
+        watch.count(store, &last_minute, std::iter::empty(), now).await.expect("count");
+        assert_eq!(watch.refusing().collect::<Vec<_>>(), [one], "folded: {folded}");
+        let answered = watch.answered(one).expect("it refuses");
+        assert_eq!((answered.sends, answered.refused), (30, 20));
+        // Four of the thirteen sends of the second bucket: the traffic began in the first one.
+        let takes = answered.takes_per_s.expect("a whole bucket");
+        assert!(answered.is_much() && (takes - 0.97 * 0.4).abs() < 1e-9, "{answered:?}");
+        assert_eq!(watch.answered(destination_id(2)), None, "nobody has asked");
+        subject.fold().await;
+    }
+    // It is still looked at until it refuses little, and as long as an alert lasts.
+    let later = NOW + seconds(600);
+    watch.count(store, &HashMap::new(), std::iter::empty(), later).await.expect("count");
+    assert_eq!((watch.refusing().count(), watch.answered(one)), (0, Some(Refusing::default())));
+    watch.count(store, &HashMap::new(), std::iter::empty(), later).await.expect("count");
+    assert_eq!(watch.answered(one), None);
+    watch.count(store, &HashMap::new(), std::iter::once(one), later).await.expect("count");
+    assert_eq!(watch.answered(one), Some(Refusing::default()));
 }
 
 pub async fn sends_at_the_same_instant_are_each_on_one_page(subject: Subject) {

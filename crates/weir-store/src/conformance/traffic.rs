@@ -23,7 +23,7 @@ impl Subject {
         (history.buckets.into_iter().map(|(at, traffic)| (after(at), traffic)).collect(), history.backlog)
     }
 
-    async fn fold(&self) {
+    pub(super) async fn fold(&self) {
         while self.store.fold_changes().await.expect("fold") > 0 {}
     }
 
@@ -32,7 +32,7 @@ impl Subject {
     }
 }
 
-/// Stores ten events at once, claims four deliveries after 15 s, and settles them: one delivered, one to be retried,
+/// Stores ten events at once, claims four deliveries after 15 s, and settles them: one delivered, one refused with 429,
 /// one dead, and one that could not connect.
 async fn busy(subject: &Subject) {
     subject.create_many(1).await;
@@ -40,7 +40,9 @@ async fn busy(subject: &Subject) {
     let claimed = subject.claims(vec![request(1, 4)], NOW + seconds(15)).await.remove(0).deliveries;
     let retry = Verdict::Retry { at: NOW + seconds(600) };
     subject.settle(sent(&claimed[0], Verdict::Delivered, Some(16), 120, 17)).await;
-    subject.settle(sent(&claimed[1], retry, Some(18), 5_000, 23)).await;
+    let mut throttled = sent(&claimed[1], retry, Some(18), 5_000, 23);
+    throttled.attempt.status_code = Some(429);
+    subject.settle(throttled).await;
     subject.settle(sent(&claimed[2], Verdict::Dead, Some(29), 40, 31)).await;
     subject.settle(sent(&claimed[3], retry, None, 0, 33)).await;
 }
@@ -48,7 +50,7 @@ async fn busy(subject: &Subject) {
 fn expected() -> [(u64, Traffic); 4] {
     [
         (0, Traffic { arrivals: 10, backlog_change: 10, ..Traffic::default() }),
-        (10, Traffic { sends: 2, delivered: 1, failed: 1, backlog_change: -4, ..Traffic::default() }),
+        (10, Traffic { sends: 2, delivered: 1, failed: 1, backlog_change: -4, throttled: 1, ..Traffic::default() }),
         (20, Traffic { sends: 1, failed: 1, dead: 1, backlog_change: 1, ..Traffic::default() }),
         (30, Traffic { failed: 1, backlog_change: 1, ..Traffic::default() }),
     ]
@@ -69,7 +71,7 @@ pub async fn traffic_is_counted_by_bucket(subject: Subject) {
 
 pub async fn buckets_are_added_up_to_longer_steps(subject: Subject) {
     busy(&subject).await;
-    let minute = Traffic { sends: 3, delivered: 1, failed: 3, dead: 1, arrivals: 10, backlog_change: 8 };
+    let minute = Traffic { sends: 3, delivered: 1, failed: 3, dead: 1, arrivals: 10, backlog_change: 8, throttled: 1 };
     let (buckets, backlog) = subject.traffic([0, 120], MINUTE).await;
     assert_eq!((buckets, backlog), (vec![(0, minute)], 8));
 }
@@ -78,7 +80,7 @@ pub async fn old_buckets_are_added_up_to_minutes_and_hours_and_then_deleted(subj
     busy(&subject).await;
     subject.fold().await;
     let (hour, day) = (3_600, 86_400);
-    let all = Traffic { sends: 3, delivered: 1, failed: 3, dead: 1, arrivals: 10, backlog_change: 8 };
+    let all = Traffic { sends: 3, delivered: 1, failed: 3, dead: 1, arrivals: 10, backlog_change: 8, throttled: 1 };
     let until = [0, 3_600];
     subject.roll_up(NOW + seconds(2 * hour)).await;
     assert_eq!(subject.traffic(until, TRAFFIC_BUCKET).await.0, expected(), "kept for two hours");
@@ -126,10 +128,20 @@ pub async fn traffic_of_some_destinations_is_read_by_bucket(subject: Subject) {
         assert_eq!(of_one, expected()[1..], "folded: {folded}");
         assert_eq!(read.len(), 1, "the other had none");
         let minutes = subject.store.traffic_of(&ids[1..], NOW, MINUTE).await.expect("traffic");
-        let minute = Traffic { sends: 3, delivered: 1, failed: 3, dead: 1, arrivals: 10, backlog_change: 8 };
+        let minute =
+            Traffic { sends: 3, delivered: 1, failed: 3, dead: 1, arrivals: 10, backlog_change: 8, throttled: 1 };
         assert_eq!(minutes[&ids[1]], [(NOW, minute)]);
         assert!(subject.store.traffic_of(&[], NOW, MINUTE).await.expect("traffic").is_empty());
         subject.fold().await;
+    }
+}
+
+pub async fn what_receivers_took_lately_is_known(subject: Subject) {
+    busy(&subject).await;
+    for (now, taken) in [(70, Some(0.1)), (90, Some(0.0)), (190, None)] {
+        let ids = [2, 1].map(destination_id);
+        let lately = subject.store.taken_lately(&ids, NOW + seconds(now)).await.expect("traffic");
+        assert_eq!(lately, [None, taken], "after {now} s");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{RecentTraffic, Traffic};
 #[macro_export]
 macro_rules! traffic_columns {
     () => {
-        "sends, delivered, failed, dead, arrivals, backlog_change"
+        "sends, delivered, failed, dead, arrivals, backlog_change, throttled"
     };
 }
 
@@ -19,7 +19,8 @@ macro_rules! summed_traffic {
     () => {
         "CAST(coalesce(sum(sends), 0) AS bigint), CAST(coalesce(sum(delivered), 0) AS bigint),
         CAST(coalesce(sum(failed), 0) AS bigint), CAST(coalesce(sum(dead), 0) AS bigint),
-        CAST(coalesce(sum(arrivals), 0) AS bigint), CAST(coalesce(sum(backlog_change), 0) AS bigint)"
+        CAST(coalesce(sum(arrivals), 0) AS bigint), CAST(coalesce(sum(backlog_change), 0) AS bigint),
+        CAST(coalesce(sum(throttled), 0) AS bigint)"
     };
 }
 
@@ -29,7 +30,7 @@ macro_rules! added_traffic {
     () => {
         "sends = t.sends + excluded.sends, delivered = t.delivered + excluded.delivered,
         failed = t.failed + excluded.failed, dead = t.dead + excluded.dead, arrivals = t.arrivals + excluded.arrivals,
-        backlog_change = t.backlog_change + excluded.backlog_change"
+        backlog_change = t.backlog_change + excluded.backlog_change, throttled = t.throttled + excluded.throttled"
     };
 }
 
@@ -41,11 +42,12 @@ macro_rules! traffic_of_changes {
         concat!(
             "SELECT ",
             $columns,
-            ", sends, delivered, failed, dead, 0 AS arrivals, 0 AS backlog_change FROM traffic_changes ",
+            ", sends, delivered, failed, dead, 0 AS arrivals, 0 AS backlog_change, throttled FROM traffic_changes ",
             $attempts,
             " UNION ALL SELECT ",
             $columns,
-            ", 0, 0, 0, 0, coalesce(arrivals, 0), coalesce(pending, 0) + coalesce(retrying, 0) FROM count_changes ",
+            ", 0, 0, 0, 0, coalesce(arrivals, 0), coalesce(pending, 0) + coalesce(retrying, 0), 0
+            FROM count_changes ",
             $counts
         )
     };
@@ -60,6 +62,7 @@ fn traffic<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Traffic
         dead: row.count(column + 3)?,
         arrivals: row.count(column + 4)?,
         backlog_change: row.int(column + 5)?,
+        throttled: row.count(column + 6)?,
     })
 }
 
@@ -70,7 +73,7 @@ pub fn traffic_at<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Option<Timesta
 
 /// From a destination, the [`traffic_columns!`], and the beginning of the first bucket with arrivals, or NULL.
 pub fn recent_traffic<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, RecentTraffic), E> {
-    Ok((row.destination_id(0)?, RecentTraffic { sum: traffic(row, 1)?, arriving_since: row.optional_time(7)? }))
+    Ok((row.destination_id(0)?, RecentTraffic { sum: traffic(row, 1)?, arriving_since: row.optional_time(8)? }))
 }
 
 /// From the beginning of a bucket, a latency and a number of sends.
@@ -92,7 +95,7 @@ pub fn traffic_of_tenant<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Timesta
 
 /// From the [`traffic_columns!`] and the time of the last success, or NULL.
 pub fn traffic_and_last_success<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Traffic, Option<Timestamp>), E> {
-    Ok((traffic(row, 0)?, row.optional_time(6)?))
+    Ok((traffic(row, 0)?, row.optional_time(7)?))
 }
 
 /// From three columns: the kind of a histogram, a value, and how often it occurred.

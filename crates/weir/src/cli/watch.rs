@@ -182,12 +182,19 @@ pub(crate) struct ActivityFilter {
 pub(crate) struct PreviewArgs {
     #[command(flatten)]
     pub(crate) call: CallFlags,
+    #[command(flatten)]
+    pub(crate) tried: TriedFlags,
+}
+
+/// A destination, and what is tried at it.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TriedFlags {
     /// The destination, by id or name
     #[arg(value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
     pub(crate) destination: String,
     #[command(flatten)]
     pub(crate) settings: PreviewSettings,
-    /// Preview no limits, and no minimum interval
+    /// Try no limits, and no minimum interval
     #[arg(long, conflicts_with_all = ["rate_limits", "min_interval_ms"])]
     pub(crate) unlimited: bool,
 }
@@ -210,14 +217,8 @@ pub(crate) struct PreviewSettings {
 pub(crate) struct SimulateArgs {
     #[command(flatten)]
     pub(crate) call: CallFlags,
-    /// The destination, by id or name
-    #[arg(value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
-    pub(crate) destination: String,
     #[command(flatten)]
-    pub(crate) settings: PreviewSettings,
-    /// Try no limits, and no minimum interval
-    #[arg(long, conflicts_with_all = ["rate_limits", "min_interval_ms"])]
-    pub(crate) unlimited: bool,
+    pub(crate) tried: TriedFlags,
     #[command(flatten)]
     pub(crate) past: PastFlags,
     /// Let no attempt fail: each delivery is sent once

@@ -70,6 +70,10 @@ const GAUGES: &[(&str, &str)] = &[
         "Destinations whose deliveries are due and allowed and of which none has started for 10 seconds, over all processes, by cause: use the max; alert above 0",
     ),
     (
+        "weir_destinations_refusing",
+        "Destinations whose receivers answered more than a tenth of the sends of five minutes with 429, until it is less than 8 %, over all processes: use the max",
+    ),
+    (
         "weir_destinations_slowed",
         "Destinations whose adaptive pace is less than half of what it was within the hour, over all processes: use the max",
     ),

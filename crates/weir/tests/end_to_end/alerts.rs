@@ -146,10 +146,10 @@ async fn failures_raise_alerts(app: &App, operator: &mut Operator) {
     assert_eq!(failed["data"]["dead_letters"], 1, "{failed}");
 }
 
-/// A receiver that refuses one send in ten, although all of them keep the limit.
+/// A receiver that refuses one send in twelve, although all of them keep the limit.
 async fn refusals_within_the_limit_raise_an_alert_until_they_end(app: &App, operator: &mut Operator) {
     let receiver = Receiver::start().await;
-    let answers = (1..=70).map(|number| Answer::status(if number % 10 == 0 { 429 } else { 200 }));
+    let answers = (1..=70).map(|number| Answer::status(if number % 12 == 0 { 429 } else { 200 }));
     receiver.script("/exact", answers.chain([Answer::status(200)]));
     let exact = json!({"url": receiver.url("/exact"), "event_types": ["exact"], "retry": {"schedule_ms": [10]},
         "rate_limits": [{"limit": 20, "period": "second"}]});
@@ -165,7 +165,7 @@ async fn refusals_within_the_limit_raise_an_alert_until_they_end(app: &App, oper
         eventually("the cause is shown", LONG, shown).await;
     }
     // Refusals after the edit would be refusals under the new settings.
-    receiver.wait_for("/exact", 66, LONG).await;
+    receiver.wait_for("/exact", 65, LONG).await;
     // What was before an edit says nothing about the new settings.
     app.patch(&exact, json!({"name": "edited"})).await;
     operator.receives("weir.destination.admitted", &exact).await;
@@ -200,6 +200,37 @@ async fn one_process_sends_each_alert_once_also_across_a_restart() {
             && String::from_utf8_lossy(&arrival.body).contains("\"type\":\"weir.")
     };
     assert!(!everything.arrivals("/all").iter().any(is_own_event), "`*` does not include Weir's own events");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_refuses_many_sends_raises_an_alert_and_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start(folder.path()).await;
+    let receiver = Receiver::start().await;
+    let operator = json!({"url": receiver.url("/operator"), "event_types": ["weir.destination.refusing"]});
+    app.destination(operator).await;
+    let answers = (1..=60).map(|number| Answer::status(if number % 3 == 0 { 429 } else { 200 }));
+    receiver.script("/quota", answers.chain([Answer::status(200)]));
+    let quota = json!({"url": receiver.url("/quota"), "name": "quota", "event_types": ["quota"], "breaker": null,
+        "retry": {"schedule_ms": [10, 10, 10, 10, 10, 10]}});
+    let quota = app.destination(quota).await;
+    app.events("quota", 40).await;
+    receiver.wait_for("/operator", 1, LONG).await;
+    let body: Value = serde_json::from_slice(&receiver.arrivals("/operator")[0].body).unwrap();
+    let data = &body["data"];
+    assert_eq!(
+        (&body["type"], &data["destination_id"]),
+        (&json!("weir.destination.refusing"), &json!(quota)),
+        "{body}"
+    );
+    let [sends, refused] = ["sends", "refused"].map(|field| data[field].as_u64().unwrap());
+    assert!(sends >= 20 && refused * 10 > sends, "{body}");
+    assert!(data["reason"].as_str().unwrap().contains("turn on the adaptive pace, or set a limit"), "{body}");
+    let listed = async || {
+        let active = app.get("/v1/alerts/active?type=weir.destination.refusing").await;
+        active["data"][0]["destination_id"] == json!(quota) && active["counts"]["weir.destination.refusing"] == 1
+    };
+    eventually("it is listed", LONG, listed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

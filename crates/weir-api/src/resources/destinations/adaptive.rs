@@ -5,10 +5,9 @@ use weir_core::{
     Destination,
     adaptive::{AdaptiveRate, Settings, Status},
 };
+use weir_queue::known_paces;
 
-use crate::{
-    errors::Errors, figures::millis, paces::known_paces, problem::ApiResult, readers::fields::object, state::ApiState,
-};
+use crate::{errors::Errors, figures::millis, problem::ApiResult, readers::fields::object, state::ApiState};
 
 /// One in a minute: a receiver that takes less is better held.
 const DEFAULT_MIN_PER_S: f64 = 0.0167;

@@ -124,6 +124,16 @@ pub(crate) fn min_interval(millis: Option<u32>) -> Option<MinInterval> {
     millis.and_then(MinInterval::from_millis)
 }
 
+/// The limits that a request proposes; what it leaves out is as it is.
+pub(crate) fn proposed(
+    current: &RateLimits,
+    limits: Option<Limits>,
+    min_interval_ms: Option<Option<u32>>,
+) -> RateLimits {
+    let interval = min_interval_ms.map_or(current.min_interval(), min_interval);
+    limits.map_or_else(|| current.clone(), RateLimits::from).with_min_interval(interval)
+}
+
 pub(crate) fn view(limit: &RateLimit) -> types::RateLimit {
     types::RateLimit {
         limit: limit.limit.get(),

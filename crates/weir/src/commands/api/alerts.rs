@@ -189,6 +189,10 @@ fn in_words(alert_type: &str) -> (String, Tone) {
         "weir.destination.paused" => ("paused by Weir", Tone::Waiting),
         "weir.destination.refused" => ("refused within limit", Tone::Bad),
         "weir.destination.admitted" => ("no more refusals", Tone::Good),
+        "weir.destination.refusing" => ("refuses many sends", Tone::Bad),
+        "weir.destination.accepting" => ("accepts again", Tone::Good),
+        "weir.rate.lowered" => ("pace lowered", Tone::Waiting),
+        "weir.rate.restored" => ("pace restored", Tone::Good),
         "weir.delivery.dead" => ("dead letters", Tone::Bad),
         other => (other.strip_prefix("weir.").unwrap_or(other), Tone::Plain),
     };

@@ -5,7 +5,7 @@ use weir_core::stall::Fault;
 
 use super::{Call, client::Fields, fields};
 use crate::{
-    cli::watch::{PreviewArgs, PreviewSettings},
+    cli::watch::{PreviewArgs, TriedFlags},
     commands::output::{
         Screen,
         table::{Cell, Column, Table, Tone},
@@ -14,8 +14,8 @@ use crate::{
 };
 
 pub(super) async fn run(call: &Call, args: PreviewArgs) -> anyhow::Result<()> {
-    let id = call.client.destination_id(&args.destination).await?;
-    let body = tried(&args.settings, args.unlimited)?;
+    let id = call.client.destination_id(&args.tried.destination).await?;
+    let body = tried(&args.tried)?;
     let body = serde_json::Value::Object(body).to_string();
     let answer = call.client.post(&["v1", "destinations", &id, "preview"], Some(&body)).await?;
     if call.json {
@@ -26,9 +26,9 @@ pub(super) async fn run(call: &Call, args: PreviewArgs) -> anyhow::Result<()> {
 }
 
 /// The settings that are tried, for the body of a request.
-pub(super) fn tried(settings: &PreviewSettings, unlimited: bool) -> anyhow::Result<Fields> {
-    let mut body = fields(settings)?;
-    if unlimited {
+pub(super) fn tried(flags: &TriedFlags) -> anyhow::Result<Fields> {
+    let mut body = fields(&flags.settings)?;
+    if flags.unlimited {
         body.insert("rate_limits".to_owned(), serde_json::json!([]));
         body.insert("min_interval_ms".to_owned(), serde_json::Value::Null);
     }

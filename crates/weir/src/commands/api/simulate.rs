@@ -16,8 +16,8 @@ use crate::{
 };
 
 pub(super) async fn run(call: &Call, args: SimulateArgs) -> anyhow::Result<()> {
-    let id = call.client.destination_id(&args.destination).await?;
-    let mut body = preview::tried(&args.settings, args.unlimited)?;
+    let id = call.client.destination_id(&args.tried.destination).await?;
+    let mut body = preview::tried(&args.tried)?;
     body.extend(fields(&args.past)?);
     if args.no_failures {
         body.insert("failures".to_owned(), json!("none"));

@@ -40,7 +40,8 @@ pub(crate) fn database_read_url(text: &str) -> Parsed<Option<ServerUrl>> {
 
 /// Empty: none.
 pub(crate) fn redis_url(text: &str) -> Parsed<Option<ServerUrl>> {
-    // Commas separate the nodes of a Cluster. The error does not repeat the text, which may hold a password.
+    // The URL of a Cluster is a list of nodes with commas between them. The error does not show the URL, because it may contain
+    // a password.
     let is_tcp = |node: &str| ["redis://", "rediss://"].iter().any(|scheme| node.starts_with(scheme));
     let is_unix = |node: &str| ["unix:///", "redis+unix:///"].iter().any(|scheme| node.starts_with(scheme));
     let is_one = !text.contains(',');

@@ -11,18 +11,24 @@ use crate::support::{Answer, App, Fleet, Machine, Receiver, cases::limit};
 /// and 170 ms with PostgreSQL and Redis.
 const BEGINS_LATER_MS: f64 = 250.0;
 
-/// Two floods with a backlog each.
+/// Two floods with a backlog each, to a receiver that refuses every sixth request.
 async fn the_recorded_limit_reproduces_the_past(app: &App) {
     let (receiver, machine) = (Receiver::start().await, Machine::watched());
-    receiver.script("/past", [Answer::status(200).after(Duration::from_millis(30))]);
+    let answer = |number: u32| match number % 6 {
+        0 => Answer::status(503),
+        _ => Answer::status(200).after(Duration::from_millis(30)),
+    };
+    receiver.script("/past", (1..=150).map(answer));
     let id = app
         .destination(json!({
             "url": receiver.url("/past"), "event_types": ["past"], "rate_limits": limit(20, "second"),
+            "retry": {"schedule_ms": [500, 500, 500, 500, 500, 500]}, "breaker": null,
         }))
         .await;
-    for flood in 1..=2 {
+    // Of 71 requests it takes 60, and of 143 it takes 120.
+    for arrivals in [71, 143] {
         app.events("past", 60).await;
-        receiver.wait_for("/past", 60 * flood, Duration::from_secs(30)).await;
+        receiver.wait_for("/past", arrivals, Duration::from_secs(30)).await;
         app.drained(&id, Duration::from_secs(30)).await;
     }
     let path = format!("/v1/destinations/{id}/simulate");

@@ -1,7 +1,7 @@
 //! What the doctor knows: the answers of a server about itself.
 
 use serde_json::json;
-use weir_api_types::{InstallationStatus, OverviewRow, Readiness};
+use weir_api_types::{ActiveAlert, InstallationStatus, OverviewRow, Readiness};
 use weir_core::{Clock as _, Timestamp};
 
 use super::super::{
@@ -25,6 +25,8 @@ pub(super) struct Evidence {
     /// What an operator should look at, or why the process is not ready.
     pub(super) readiness: Option<Result<Readiness, String>>,
     pub(super) rows: Vec<OverviewRow>,
+    /// The receivers that answer many sends with 429.
+    pub(super) refusing: Vec<ActiveAlert>,
     /// There are more destinations than were read.
     pub(super) is_cut: bool,
     /// The metrics of the process that answers; `None`: it serves them elsewhere.
@@ -60,6 +62,11 @@ impl Evidence {
         if let Ok(rows) = call.client.list(&overview::PATH, &query, MOST_ROWS).await {
             evidence.is_cut = rows.is_cut;
             evidence.rows = rows.read()?;
+        }
+        let query = fields(&json!({"type": "weir.destination.refusing"}))?;
+        // A server of an earlier version has no such alerts.
+        if let Ok(rows) = call.client.list(&["v1", "alerts", "active"], &query, MOST_ROWS).await {
+            evidence.refusing = rows.read()?;
         }
         evidence.metrics =
             call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());

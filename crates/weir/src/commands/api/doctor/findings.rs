@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use weir_api_types::{Backend, InstallationStatus, OverviewRow, Process};
+use weir_api_types::{ActiveAlert, Backend, InstallationStatus, OverviewRow, Process};
 use weir_core::stall::Fault;
 
 use super::{super::overview::title, evidence::Evidence};
@@ -73,6 +73,7 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
     resources(&mut found, evidence);
     faults(&mut found, &evidence.rows);
     receivers(&mut found, &evidence.rows);
+    refusing(&mut found, &evidence.refusing);
     found.sort_by_key(|finding| finding.severity != Problem);
     found
 }
@@ -316,9 +317,26 @@ fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
     }
 }
 
+/// Receivers that answer many sends with 429, each with what helps.
+fn refusing(found: &mut Vec<Finding>, alerts: &[ActiveAlert]) {
+    let name = |alert: &ActiveAlert| match alert.destination_name.as_str() {
+        "" => alert.destination_id.clone(),
+        name => name.to_owned(),
+    };
+    let Some(first) = alerts.first() else { return };
+    let names: Vec<_> = alerts.iter().map(name).collect();
+    let text = format!("receivers answer many sends with 429: {}", listed(names.iter().map(String::as_str)));
+    let reason = first.data["reason"].as_str().unwrap_or_default();
+    found.push(finding(Note, "limits", text, format!("{}: {reason}", name(first))));
+}
+
 /// `Acme, Bolt and 3 more`.
 fn named<'a>(rows: impl Iterator<Item = &'a OverviewRow>) -> String {
-    let titles: Vec<_> = rows.map(|row| title(&row.destination)).collect();
+    listed(rows.map(|row| title(&row.destination)))
+}
+
+fn listed<'a>(titles: impl Iterator<Item = &'a str>) -> String {
+    let titles: Vec<_> = titles.collect();
     let first = titles.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
     match titles.len() {
         many if many > NAMED => format!("{first} and {} more", many - NAMED),
@@ -394,6 +412,23 @@ mod tests {
         let told_of = |up| told(&Evidence { metrics: Some(replica(up)), ..Evidence::default() });
         assert_eq!(subjects(&told_of(0)), [(Note, "store")]);
         assert_eq!(told_of(1), []);
+    }
+
+    #[test]
+    fn receivers_that_refuse_many_sends_are_named_with_what_helps() {
+        let alert = |name: &str| {
+            let data = json!({"reason": "the receiver answered 60 of the 300 sends of five minutes with 429; turn on the adaptive pace, or set a limit"});
+            let alert = json!({"type": "weir.destination.refusing", "destination_id": "dst_1", "destination_name": name,
+                "tenant": "default", "data": data});
+            serde_json::from_value::<ActiveAlert>(alert).unwrap()
+        };
+        let refusing = vec![alert("Acme"), alert("")];
+        let found = findings(&Evidence { refusing, ..Evidence::default() });
+        assert_eq!(
+            (found[0].subject, &*found[0].found),
+            ("limits", "receivers answer many sends with 429: Acme, dst_1")
+        );
+        assert!(found[0].next_step.starts_with("Acme: the receiver answered 60 of the 300 sends"), "{found:?}");
     }
 
     #[test]

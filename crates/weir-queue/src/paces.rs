@@ -3,13 +3,14 @@
 use std::{collections::HashMap, time::Duration};
 
 use weir_core::{Destination, DestinationId, adaptive::Status};
-use weir_queue::SharedQueue;
 
-/// How long the queue is waited for: pages show the other figures without it.
+use crate::SharedQueue;
+
+/// How long the queue is waited for: pages and alerts go on without it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The paces of those of these destinations that are adaptive. None while the queue does not answer.
-pub(crate) async fn known_paces(
+pub async fn known_paces(
     queue: &SharedQueue,
     destinations: impl Iterator<Item = &Destination>,
 ) -> HashMap<DestinationId, Status> {

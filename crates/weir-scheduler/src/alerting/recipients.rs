@@ -1,0 +1,88 @@
+//! Who gets an alert, and the events that tell of it.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use weir_core::{
+    Destination, DestinationId, EventId, Timestamp,
+    alert::{Alert, DEAD},
+    destination::ALL_TENANTS,
+    event::{DeliveryOptions, Event, EventBody},
+};
+use weir_store::NewEvent;
+
+/// Who gets an alert.
+#[derive(Debug, Default)]
+pub(super) struct Recipients {
+    /// The destinations of the tenant that subscribe.
+    of_tenant: Vec<DestinationId>,
+    /// The destinations of operators, which subscribe for all tenants.
+    operators: Vec<DestinationId>,
+}
+
+impl Recipients {
+    /// The recipients of an alert about a destination. The destination itself is none of them: it would get the alert only
+    /// after its failure is over. Dead letters at a destination that subscribes to dead-letter alerts have no recipients:
+    /// two failing subscribers would send alerts to each other without end.
+    pub(super) fn of(about: &Destination, alert: &Alert, subscribers: &[Arc<Destination>]) -> Self {
+        let tenant = &about.settings.tenant;
+        if matches!(alert, Alert::Dead { .. }) && about.accepts(tenant, DEAD) {
+            return Self::default();
+        }
+        let taking = |tenant: &str| -> Vec<DestinationId> {
+            let takes = |one: &&Arc<Destination>| one.id != about.id && one.accepts(tenant, alert.event_type());
+            subscribers.iter().filter(takes).map(|one| one.id).collect()
+        };
+        // About a destination of operators, the other operators are told as its tenant.
+        let operators = if about.settings.is_of_all_tenants() { Vec::new() } else { taking(ALL_TENANTS) };
+        Self { of_tenant: taking(tenant), operators }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.of_tenant.is_empty() && self.operators.is_empty()
+    }
+
+    /// The event of the tenant, which is in its history also without recipients, and the one for operators. They are two,
+    /// because a key of the tenant sees the deliveries of its events, and those to operators are none of its business.
+    pub(super) fn events(
+        self,
+        about: &Destination,
+        alert: &Alert,
+        version: u64,
+        data: &Value,
+        now: Timestamp,
+    ) -> Vec<NewEvent> {
+        let of_tenant = event(about, alert, version, (&about.settings.tenant, self.of_tenant), data, now);
+        let of_operators = (!self.operators.is_empty())
+            .then(|| event(about, alert, version, (ALL_TENANTS, self.operators), data, now));
+        std::iter::once(of_tenant).chain(of_operators).collect()
+    }
+}
+
+fn event(
+    about: &Destination,
+    alert: &Alert,
+    version: u64,
+    (tenant, recipients): (&str, Vec<DestinationId>),
+    data: &Value,
+    now: Timestamp,
+) -> NewEvent {
+    let event_type = alert.event_type();
+    // The idempotency key. Every process makes the same one for this change, so the event is stored once.
+    let name = format!("{event_type}/{}/{}", about.id, version + 1);
+    // The same random bits go into the ids of the event and of its deliveries.
+    let random = rand::random();
+    let id = EventId::new(now, random);
+    let event = Event {
+        id,
+        tenant: tenant.to_owned(),
+        event_type: event_type.to_owned(),
+        created_at: now,
+        idempotency_key: Some(name),
+        options: DeliveryOptions::default(),
+        body: EventBody::freeze(id, event_type, now, &data.to_string()),
+        filtered: 0,
+    };
+    // Named recipients, because a destination gets no alert about itself.
+    NewEvent::new(event, Some(recipients), random)
+}
