@@ -103,6 +103,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },
+        temporary: Default::default(),
         paused_reason: None,
         held_until: None,
         held_reason: None,

@@ -44,7 +44,7 @@ impl Scheduler {
 
 /// Lets a run learn. `copy` is that of the store, if the queue has lost the pace.
 fn learn(run: &mut Run, copy: Option<PaceCopy>, now: Timestamp) -> Option<PaceRecord> {
-    let destination = run.destination.as_ref()?;
+    let destination = run.effective.as_ref()?;
     let settings = destination.settings.adaptive?.within(&destination.settings.rate_limits);
     let max_in_flight = destination.settings.max_in_flight;
     let resumed = || {

@@ -69,6 +69,7 @@ impl Condition {
         stalled: Option<Option<Late>>,
         now: Timestamp,
     ) -> DestinationStatus {
+        let destination = destination.at(now);
         let settings = &destination.settings;
         let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
         let drains_in = settings.rate_limits.per_second().map(|rate| self.waiting as f64 / rate);

@@ -75,7 +75,7 @@ pub(crate) async fn show(
     let now = api.clock.now();
     let mut measured = backlog::measure(&api, &destination, &counts, now).await?;
     let expiries = expiries(&api, &destination, counts.oldest_created_at).await?;
-    let current = &destination.settings;
+    let current = &destination.at(now).settings;
     let min_interval = request.min_interval_ms.map_or(current.rate_limits.min_interval(), rates::min_interval);
     let proposed_limits = request.rate_limits.map_or_else(|| current.rate_limits.clone(), RateLimits::from);
     measured.rings.extend(backlog::rings(&api, id, &proposed_limits, now).await?);
