@@ -146,7 +146,7 @@ extend! {
                 Some("limit") => "It sends as fast as its limit allows",
                 Some("adaptive") => self.adaptive_rate.as_ref().map_or("It sends at its adaptive pace", |pace| pace.detail.as_str()),
                 Some("slow") => "The receiver answers slowly, so max_in_flight is reached before the limit",
-                Some("held") => "The receiver asked to wait (Retry-After or a quota)",
+                Some("held") => "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it for a while",
                 Some("breaker") => "The breaker is open: the receiver fails",
                 Some("paused") => "It is paused",
                 Some("ordered") => "Deliveries wait for an earlier one of the same key",
@@ -214,7 +214,7 @@ extend! {
         fn text(&self) -> String {
             let because = self.detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
             match &*self.reason {
-                "hold" => format!("The receiver asked Weir to wait{because}."),
+                "hold" => format!("The destination is held{because}."),
                 "breaker" => format!("The breaker is open{because}."),
                 "order" => "An earlier delivery with the same ordering key has not ended.".to_owned(),
                 "due" => "The delay before this attempt has not ended.".to_owned(),

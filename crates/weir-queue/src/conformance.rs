@@ -357,6 +357,7 @@ macro_rules! queue_conformance {
             a_raised_limit_applies_to_outstanding_permits,
             a_lowered_limit_applies_to_outstanding_permits,
             a_lowered_max_in_flight_applies_to_outstanding_permits,
+            terms_that_are_over_grant_no_slot_and_run_the_job,
             a_suspended_destination_withdraws_its_permits,
             a_suspension_during_a_run_makes_its_publish_stale,
             a_resumed_destination_publishes_again,

@@ -23,7 +23,7 @@ pub(crate) struct Change {
 }
 
 /// The names of fields that have no field in the form of the settings.
-const NAMES: [(&str, &str); 22] = [
+const NAMES: [(&str, &str); 24] = [
     ("secret", "Secret"),
     ("rate_limits", "Limits"),
     ("adaptive", "Adaptive pace"),
@@ -46,6 +46,8 @@ const NAMES: [(&str, &str); 22] = [
     ("from", "From"),
     ("to", "Before"),
     ("url", "URL"),
+    ("override", "Override"),
+    ("hold", "Hold"),
 ];
 
 const FILTER: &str = "/filter";
@@ -124,7 +126,7 @@ fn shown(pointer: &str, value: &Value) -> String {
             (Some(number), None) => Count(number).to_string(),
             (None, _) => number.to_string(),
         },
-        Value::String(text) if name.ends_with("_at") || ["held_until", "from", "to", "before"].contains(&name) => {
+        Value::String(text) if name.ends_with("_at") || ["held_until", "until", "from", "to", "before"].contains(&name) => {
             text.parse::<Timestamp>().map_or_else(|_| text.clone(), |at| format!("{} UTC", at.time().plain()))
         }
         Value::String(text) => text.clone(),

@@ -14,6 +14,7 @@ use super::{
     Head, Tab,
     limits_form::{Editor, ForecastText as _},
     pace::PaceText as _,
+    temporary::OverrideText as _,
 };
 use crate::{
     client::ApiPath,
@@ -141,7 +142,7 @@ impl Live {
                 None => "It sends at its adaptive pace.".to_owned(),
             },
             Some("slow") => {
-                let places = self.head.destination.settings.max_in_flight.count();
+                let places = row.destination.max_in_flight.count();
                 match self.answer_time() {
                     Some(time) => format!(
                         "The receiver takes {time} to answer. With {places} in flight at one time (max_in_flight), that is at most \
@@ -152,6 +153,7 @@ impl Live {
                 }
             }
             Some("refused_within_limit") => "The receiver refuses sends that keep the limit.".to_owned(),
+            Some("held") if self.head.destination.hold.is_some() => format!("It is held{because}."),
             Some("held") => format!("The receiver asked Weir to wait{because}."),
             Some("breaker") => format!("The breaker is open because the receiver fails{because}."),
             Some("paused") => format!("{}. Deliveries wait.", self.paused()),

@@ -16,6 +16,9 @@ pub(in crate::commands) trait InWords {
     /// The limits and the minimum interval; a destination without any is unlimited.
     fn limits(&self) -> String;
 
+    /// The override of its limits, with its end and its reason.
+    fn overridden(&self) -> Option<String>;
+
     /// In a word, whether deliveries are sent to the destination.
     fn state(&self) -> &'static str;
 
@@ -34,6 +37,14 @@ impl InWords for Destination {
 
     fn limits(&self) -> String {
         limits_of(&self.settings.rate_limits, self.settings.min_interval_ms)
+    }
+
+    fn overridden(&self) -> Option<String> {
+        let of = self.overridden.as_ref()?;
+        let limits = of.rate_limits.as_ref().map(|limits| limits_of(limits, self.settings.min_interval_ms));
+        let in_flight = of.max_in_flight.map(|most| format!("{most} in flight"));
+        let limits: Vec<_> = limits.into_iter().chain(in_flight).collect();
+        Some(format!("{} until {}: {}", limits.join(", "), of.until, of.reason))
     }
 
     fn state(&self) -> &'static str {
