@@ -32,8 +32,8 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
-            temporary, body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
-            retry::RetryRequest, signature::SignatureRequest,
+            body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
+            retry::RetryRequest, signature::SignatureRequest, temporary,
         },
         event_types, events, health, history, ingest, keys, overview, preview, purge, rate, replays, secrets, session,
         shedding, simulate, status, stream, test_event, verify,

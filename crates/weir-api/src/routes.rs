@@ -33,9 +33,8 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries,
         destinations::{self, temporary},
-        event_types, events, health, history, ingest, keys,
-        overview, preview, purge, rate, replays, secrets, session, shedding, simulate, status, stream, test_event,
-        verify,
+        event_types, events, health, history, ingest, keys, overview, preview, purge, rate, replays, secrets, session,
+        shedding, simulate, status, stream, test_event, verify,
     },
     shedding::{self as shed, Shedding},
     state::{Api, ApiState, Operations},

@@ -181,7 +181,9 @@ impl Forecast {
     pub fn drain(&self, waiting: u64, inflow_per_s: f64) -> Drain {
         let drain = self.drain_at_first(waiting, inflow_per_s);
         match &self.later {
-            Some((end_s, later)) if drain.after().is_none_or(|after| after.as_secs_f64() > *end_s) => {
+            Some((end_s, later))
+                if drain != Drain::Unknown && drain.after().is_none_or(|after| after.as_secs_f64() > *end_s) =>
+            {
                 let left = waiting as f64 + inflow_per_s * end_s - self.sent_by(*end_s);
                 match later.drain(left.max(0.0).ceil() as u64, inflow_per_s) {
                     Drain::After(after) => Drain::After(duration(*end_s) + after),

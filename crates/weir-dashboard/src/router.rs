@@ -165,7 +165,11 @@ fn page_meant(path: &str) -> Option<String> {
         ["destinations", id, "secret" | "rotate" | "filter" | "test" | "verify" | "delete"] => {
             format!("/destinations/{id}/settings")
         }
-        ["destinations", id, "pause" | "release" | "override" | "hold" | "adaptive" | "limits" | "preview" | "simulate"] => {
+        [
+            "destinations",
+            id,
+            "pause" | "release" | "override" | "hold" | "adaptive" | "limits" | "preview" | "simulate",
+        ] => {
             format!("/destinations/{id}")
         }
         ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),

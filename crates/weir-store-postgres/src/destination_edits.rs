@@ -6,8 +6,7 @@ use sqlx::{Connection as _, PgConnection};
 use weir_core::{Destination, DestinationId, RateLimits, Timestamp, activity::Activity};
 use weir_sealing::Keyring;
 use weir_store::{
-    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation,
-    limit_steps,
+    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation, limit_steps,
     rows::{self, Row as _, interval_code, limits_json},
     sql,
 };

@@ -52,7 +52,10 @@ async fn an_override_is_in_force_until_its_end_beside_the_settings() {
     assert_eq!(server.queue.edited().remove(0).terms.limits, per_second(50));
     let overview = server.get(&format!("{path}/overview")).await.expect(StatusCode::OK);
     let brief = &overview["destination"];
-    assert_eq!((&brief["rate_limits"], &brief["max_in_flight"], &brief["override"]), (&limits(50), &json!(128), &shown));
+    assert_eq!(
+        (&brief["rate_limits"], &brief["max_in_flight"], &brief["override"]),
+        (&limits(50), &json!(128), &shown)
+    );
     assert_eq!((&overview["configured_per_s"], &overview["binding"]["limit"]), (&json!(50.0), &json!(50)));
     assert_eq!(server.get(&format!("{path}/backlog")).await.expect(StatusCode::OK)["configured_per_s"], 50.0);
     let preview = server.post(&format!("{path}/preview"), json!({})).await.expect(StatusCode::OK);
@@ -90,7 +93,8 @@ async fn another_override_replaces_the_first_and_says_so_and_a_deletion_ends_it(
     assert_eq!((terms.max_in_flight, terms.until), (64, None));
     // Again: there is none.
     server.delete(&format!("{path}/override")).await.expect(StatusCode::OK);
-    let expected = ["destination.override_ended", "destination.overridden", "destination.overridden", "destination.created"];
+    let expected =
+        ["destination.override_ended", "destination.overridden", "destination.overridden", "destination.created"];
     assert_eq!(actions(&server, &id).await, expected);
     let activity = server.get(&format!("/v1/activity?destination={id}")).await.expect(StatusCode::OK);
     assert_eq!(activity["data"][0]["before"]["override"]["reason"], "second");
@@ -102,13 +106,20 @@ async fn a_hold_is_a_pause_with_an_end_that_leaves_the_wait_of_the_receiver() {
     let (path, id) = limited(&server).await;
     let (now, until) = (server.clock.now(), server.clock.now() + MINUTE);
     let asked = weir_store::Hold {
-        id: id.parse().unwrap(), until: now + MINUTE / 2, reason: "busy".to_owned(), sent_at: now, now,
+        id: id.parse().unwrap(),
+        until: now + MINUTE / 2,
+        reason: "busy".to_owned(),
+        sent_at: now,
+        now,
     };
     server.store.hold_destinations(vec![asked]).await.unwrap();
     let body = json!({"until": until, "reason": "their maintenance"});
     let held = server.post(&format!("{path}/hold"), body).await.expect(StatusCode::OK);
     assert_eq!((&held["held_until"], &held["held_reason"]), (&json!(until), &json!("their maintenance")));
-    assert_eq!((&held["hold"]["until"], &held["replaced"], &held["paused"]), (&json!(until), &Value::Null, &json!(false)));
+    assert_eq!(
+        (&held["hold"]["until"], &held["replaced"], &held["paused"]),
+        (&json!(until), &Value::Null, &json!(false))
+    );
     assert_eq!(server.queue.edited().remove(0).terms.held_until, until);
     let listed = server.get("/v1/destinations?state=held").await.expect(StatusCode::OK);
     assert_eq!(listed["data"].as_array().unwrap().len(), 1);

@@ -126,7 +126,9 @@ fn shown(pointer: &str, value: &Value) -> String {
             (Some(number), None) => Count(number).to_string(),
             (None, _) => number.to_string(),
         },
-        Value::String(text) if name.ends_with("_at") || ["held_until", "until", "from", "to", "before"].contains(&name) => {
+        Value::String(text)
+            if name.ends_with("_at") || ["held_until", "until", "from", "to", "before"].contains(&name) =>
+        {
             text.parse::<Timestamp>().map_or_else(|_| text.clone(), |at| format!("{} UTC", at.time().plain()))
         }
         Value::String(text) => text.clone(),

@@ -616,7 +616,8 @@ async fn a_destination_without_limits_is_told_what_a_pace_would_be_and_turns_it_
 async fn an_override_is_a_banner_with_its_end_and_its_reason_and_begins_with_a_small_form() {
     let api = api("operate", |_| {});
     let limits = json!([{"limit": 50, "period": "second", "burst": 1, "margin_ms": 0}]);
-    let raised = json!({"rate_limits": limits, "max_in_flight": 128, "until": "2025-11-21T18:00:00.000Z", "reason": XSS});
+    let raised =
+        json!({"rate_limits": limits, "max_in_flight": 128, "until": "2025-11-21T18:00:00.000Z", "reason": XSS});
     let mut state = row("dst_1", "Acme");
     state["as_of"] = json!("2025-11-21T07:30:00.000Z");
     state["destination"]["override"] = raised.clone();
@@ -635,7 +636,11 @@ async fn an_override_is_a_banner_with_its_end_and_its_reason_and_begins_with_a_s
     api.on("POST", "/v1/destinations/dst_1/override", 200, answer);
     let form = "limit=50&period=second&in_flight=&for=2+h&reason=launch+day";
     let done = api.dashboard().post("/destinations/dst_1/override", form).await;
-    assert!(done.flash().contains("50/s, 128 in flight until 2025-11-21 18:00:00 UTC. It replaces 50/s"), "{}", done.flash());
+    assert!(
+        done.flash().contains("50/s, 128 in flight until 2025-11-21 18:00:00 UTC. It replaces 50/s"),
+        "{}",
+        done.flash()
+    );
     let sent = api.seen("POST", "/v1/destinations/dst_1/override").remove(0);
     let expected = json!({"rate_limits": [{"limit": 50, "period": "second"}], "for_s": 7_200, "reason": "launch day"});
     assert_eq!(sent.body, expected);

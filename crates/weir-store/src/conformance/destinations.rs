@@ -607,10 +607,8 @@ pub async fn an_override_is_kept_beside_the_settings_and_its_end_is_recorded_ahe
 
 pub async fn a_hold_by_people_ends_with_a_release_or_a_resume_and_not_with_that_of_the_receiver(subject: Subject) {
     let made = subject.create(destination(1)).await;
-    let of_people = |until| Temporary {
-        hold: Some(hold_until(NOW + seconds(until), "their maintenance")),
-        ..Temporary::default()
-    };
+    let of_people =
+        |until| Temporary { hold: Some(hold_until(NOW + seconds(until), "their maintenance")), ..Temporary::default() };
     let held = override_with(&subject, of_people(100), 10).await;
     assert_eq!((held.held().0, held.released_at), (Some(NOW + seconds(100)), None));
     subject.hold(1, NOW + seconds(60), "busy", NOW + seconds(20)).await;

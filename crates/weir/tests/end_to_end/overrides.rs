@@ -63,7 +63,8 @@ async fn a_lowered_limit_outlives_a_kill(start: impl AsyncFn() -> App, lose: imp
     assert_cap(&arrivals, 100, SECOND);
     app.assert_audit_clean(&id).await;
     let history = app.get(&format!("/v1/destinations/{id}/history")).await;
-    let limits: Vec<_> = history["limit_changes"].as_array().unwrap().iter().map(|of| &of["rate_limits"][0]["limit"]).collect();
+    let limits: Vec<_> =
+        history["limit_changes"].as_array().unwrap().iter().map(|of| &of["rate_limits"][0]["limit"]).collect();
     assert_eq!(limits, [&json!(100), &json!(3), &json!(100)], "nobody wrote the end");
 }
 

@@ -5,7 +5,9 @@ use weir_api_types as types;
 use weir_core::{Destination, Timestamp, destination::Settings, limit::MinInterval};
 
 use super::{
-    adaptive, body, breaker, egress, headers::MASK, rates, retry, signature,
+    adaptive, body, breaker, egress,
+    headers::MASK,
+    rates, retry, signature,
     temporary::{hold_view, override_view},
 };
 use crate::{
