@@ -8,8 +8,6 @@ use crate::{limit::RateLimits, time::Timestamp};
 
 /// How long an override or a hold may last. What is to hold for longer is a setting.
 pub const LASTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 60 * 60);
-/// The longest reason, in characters: a sentence, which pages show in full.
-pub const LONGEST_REASON: usize = 200;
 
 /// Limits that hold until an instant in place of those of the settings. At least one of them is set.
 #[derive(Debug, Clone, PartialEq, Eq)]

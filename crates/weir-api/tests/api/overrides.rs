@@ -35,7 +35,7 @@ async fn an_override_is_in_force_until_its_end_beside_the_settings() {
     let server = Server::start().await;
     let (path, id) = limited(&server).await;
     let until = server.clock.now() + MINUTE;
-    let body = json!({"rate_limits": limits(50), "max_in_flight": 128, "for_s": 60, "reason": " launch day "});
+    let body = json!({"rate_limits": limits(50), "max_in_flight": 128, "for_s": 60, "reason": "launch day"});
     let reply = server.post(&format!("{path}/override"), body).await;
     let begun = reply.expect(StatusCode::OK);
     let shown = json!({"rate_limits": limits(50), "max_in_flight": 128, "until": until, "reason": "launch day"});
@@ -139,14 +139,14 @@ async fn a_hold_is_a_pause_with_an_end_that_leaves_the_wait_of_the_receiver() {
 async fn what_is_wrong_with_an_override_or_a_hold_is_said_and_changes_nothing() {
     let server = Server::start().await;
     let (path, _) = limited(&server).await;
-    let long = "x".repeat(201);
+    let long = "x".repeat(501);
     let later = server.clock.now() + Duration::from_secs(31 * 86_400);
     for (what, body, pointer) in [
         ("override", json!({"for_s": 60, "reason": "r"}), "/rate_limits"),
         ("override", json!({"max_in_flight": 0, "for_s": 60, "reason": "r"}), "/max_in_flight"),
         ("override", json!({"max_in_flight": 1, "reason": "r"}), "/for_s"),
         ("override", json!({"max_in_flight": 1, "for_s": 2_592_001, "reason": "r"}), "/for_s"),
-        ("override", json!({"max_in_flight": 1, "for_s": 60, "reason": " "}), "/reason"),
+        ("override", json!({"max_in_flight": 1, "for_s": 60, "reason": ""}), "/reason"),
         ("override", json!({"max_in_flight": 1, "for_s": 60}), "/reason"),
         ("hold", json!({"for_s": 0, "reason": "r"}), "/for_s"),
         ("hold", json!({"for_s": 60, "reason": long}), "/reason"),

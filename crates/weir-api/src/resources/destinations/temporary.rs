@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use weir_api_types as types;
 use weir_core::{
     RateLimits, Timestamp,
-    temporary::{Hold, LASTS, LONGEST_REASON, Override, Temporary},
+    temporary::{Hold, LASTS, Override, Temporary},
 };
 
 use super::{
@@ -24,22 +24,11 @@ use crate::{
         fields::object,
         if_match::IfMatch,
         query::Query,
-        texts::{DestinationIdText, TimeText, text},
+        texts::{DestinationIdText, ReasonText, TimeText},
     },
     resources::activity::Author,
     state::Api,
 };
-
-text! {
-    /// Why, in a sentence: people see it wherever they see the destination.
-    #[schema(as = Reason, value_type = String, pattern = "\\S", max_length = 200, example = "launch day")]
-    pub(crate) struct ReasonText(String);
-    parse = |text| match text.trim() {
-        "" => Err("must say why".to_owned()),
-        reason if text.chars().count() <= LONGEST_REASON => Ok(reason.to_owned()),
-        _ => Err(format!("must have at most {LONGEST_REASON} characters")),
-    };
-}
 
 object! {
     /// Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`.
