@@ -58,6 +58,7 @@ pub(crate) enum DestinationCommand {
     /// Other limits for a while, in place of those of the settings; they end by themselves
     #[command(group = clap::ArgGroup::new("overridden").required(true).multiple(true)
         .args(["rate_limits", "unlimited", "max_in_flight", "end"]))]
+    #[command(group = clap::ArgGroup::new("lasts").required(true).args(["for_span", "until", "end"]))]
     Override {
         #[command(flatten)]
         one: One,
@@ -77,6 +78,7 @@ pub(crate) enum DestinationCommand {
         end: bool,
     },
     /// Send nothing for a while; it ends by itself
+    #[command(group = clap::ArgGroup::new("lasts").required(true).args(["for_span", "until", "end"]))]
     Hold {
         #[command(flatten)]
         one: One,
@@ -148,7 +150,7 @@ pub(crate) struct Lasts {
     #[arg(long = "for", value_name = "SPAN", conflicts_with_all = ["until", "end"])]
     pub(crate) for_span: Option<Span>,
     /// Until when: a time, or a span from now
-    #[arg(long, value_name = "TIME", required_unless_present_any = ["for_span", "end"], conflicts_with = "end")]
+    #[arg(long, value_name = "TIME", conflicts_with = "end")]
     pub(crate) until: Option<ComingTime>,
     /// Why; whoever sees the destination sees it
     #[arg(long, value_name = "TEXT", required_unless_present = "end", conflicts_with = "end")]

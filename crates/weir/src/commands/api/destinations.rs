@@ -4,15 +4,15 @@ use anyhow::Context as _;
 use reqwest::Method;
 use serde_json::{Value, value::RawValue};
 use weir_api_types::{
-    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Event, FilterTried, Purged,
-    Secret,
+    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Event, FilterTried, Override,
+    Purged, Secret,
 };
 
 use super::{
     Call,
     client::{Answer, Fields, Request},
     confirm, fields, read_file,
-    records::{InWords as _, waits},
+    records::{InWords as _, for_a_while, waits},
     settings,
 };
 use crate::{
@@ -69,11 +69,11 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
                 body.insert("rate_limits".to_owned(), serde_json::to_value(rate_limits)?);
             }
             body.extend(fields(&serde_json::json!({ "max_in_flight": max_in_flight }))?);
-            for_a_while(call, &one.destination, "override", (!end).then_some(body)).await
+            lasts_for_a_while(call, &one.destination, "override", (!end).then_some(body)).await
         }
         Command::Hold { one, lasts, end } => {
             let body = lasting(&lasts)?;
-            for_a_while(call, &one.destination, "hold", (!end).then_some(body)).await
+            lasts_for_a_while(call, &one.destination, "hold", (!end).then_some(body)).await
         }
         Command::Delete { several, consent } => {
             for named in &several.destinations {
@@ -311,28 +311,33 @@ fn lasting(Lasts { for_span, until, reason }: &Lasts) -> anyhow::Result<Fields> 
     fields(&serde_json::json!({"for_s": for_s, "until": until, "reason": reason}))
 }
 
-/// Begins an override or a hold; `None` ends it.
-async fn for_a_while(call: &Call, named: &str, what: &str, body: Option<Fields>) -> anyhow::Result<()> {
-    let (destination, read) = find(call, named).await?;
-    let path = ["v1", "destinations", &destination.id, what];
-    let text = body.as_ref().map(|body| Value::Object(body.clone()).to_string());
-    let method = if body.is_some() { Method::POST } else { Method::DELETE };
-    let request = Request { body: text.as_deref(), if_match: read.etag.as_deref(), ..Request::new(method, &path) };
-    let answer = call.client.send(request).await?;
-    call.print(&answer, |destination: Destination| {
-        let ended = format!("The {what} of {} is over. {}", destination.title(), in_force(&destination));
-        if body.is_none() { ended } else { format!("{}: {}", destination.title(), in_force(&destination)) }
-    })
+/// What was begun or ended, and what it replaces. A hold is read as an override without limits.
+#[derive(serde::Deserialize)]
+struct InForce {
+    #[serde(flatten)]
+    destination: Destination,
+    replaced: Option<Override>,
 }
 
-/// What is in force at a destination, and until when.
-fn in_force(destination: &Destination) -> String {
-    let held = destination.hold.as_ref().map(|of| format!("held until {}: {}.", of.until, of.reason));
-    let limits = match destination.overridden() {
-        Some(overridden) => overridden,
-        None => format!("its limits: {}.", destination.limits()),
-    };
-    held.into_iter().chain([limits]).collect::<Vec<_>>().join(" ")
+/// Begins an override or a hold; `None` ends it.
+async fn lasts_for_a_while(call: &Call, named: &str, what: &str, body: Option<Fields>) -> anyhow::Result<()> {
+    let (destination, read) = find(call, named).await?;
+    let path = ["v1", "destinations", &destination.id, what];
+    let text = body.map(|body| Value::Object(body).to_string());
+    let method = if text.is_some() { Method::POST } else { Method::DELETE };
+    let request = Request { body: text.as_deref(), if_match: read.etag.as_deref(), ..Request::new(method, &path) };
+    let answer = call.client.send(request).await?;
+    call.print(&answer, |InForce { destination, replaced }| {
+        let title = destination.title();
+        let replaced = replaced.map(|of| format!("\nIt replaces: {}", for_a_while(&of))).unwrap_or_default();
+        match (&destination.hold, destination.overridden()) {
+            _ if text.is_none() => format!("The {what} of {title} is over. Its limits: {}.", destination.limits()),
+            (Some(hold), _) if what == "hold" => {
+                format!("{title}: held until {}: {}{replaced}", hold.until, hold.reason)
+            }
+            (_, overridden) => format!("{title}: {}{replaced}", overridden.unwrap_or_default()),
+        }
+    })
 }
 
 async fn purge(call: &Call, destination: &Destination, body: &str, dry_run: bool) -> anyhow::Result<Answer> {
