@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use weir_api_types::{
-    Binding, BriefDestination, Destination, DestinationOverview, ListCount, OtherBinding, OverviewRow, RateLimit,
-    WaitsFor,
+    Binding, BriefDestination, Destination, DestinationOverview, ListCount, OtherBinding, Override, OverviewRow,
+    RateLimit, WaitsFor,
 };
 use weir_core::{Period, stall::Fault};
 
@@ -69,6 +69,25 @@ extend! {
 
         fn is_min_interval(&self) -> bool {
             matches!(self, Self::Other(OtherBinding::MinInterval))
+        }
+    }
+}
+
+extend! {
+    pub(crate) trait OverrideText for Override {
+        /// `50/s, 128 in flight until 2026-11-27 18:00:00 UTC: launch day`; a hold has no limits.
+        fn sentence(&self) -> String {
+            format!("{} until {} UTC: {}", self.limits(), self.until.time().plain(), self.reason).trim_start().to_owned()
+        }
+
+        /// `50/s, 128 in flight`
+        fn limits(&self) -> String {
+            let limits = self.rate_limits.as_ref().map(|limits| match limits.as_slice() {
+                [] => "no limit".to_owned(),
+                limits => limits.iter().map(|limit| limit.short()).collect::<Vec<_>>().join(", "),
+            });
+            let in_flight = self.max_in_flight.map(|most| format!("{} in flight", most.count()));
+            limits.into_iter().chain(in_flight).collect::<Vec<_>>().join(", ")
         }
     }
 }

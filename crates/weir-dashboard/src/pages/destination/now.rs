@@ -14,7 +14,6 @@ use super::{
     Head, Tab,
     limits_form::{Editor, ForecastText as _},
     pace::PaceText as _,
-    temporary::OverrideText as _,
 };
 use crate::{
     client::ApiPath,
@@ -23,7 +22,10 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::{Ago, At, Seconds, Units as _},
-    views::{BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, RowText as _, unit},
+    views::{
+        BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, OverrideText as _, RowText as _,
+        unit,
+    },
     visit::{Answered, Visit},
 };
 

@@ -2,33 +2,18 @@
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use weir_api_types::{Destination, HeldDestination, OverriddenDestination, Override};
+use weir_api_types::{Destination, HeldDestination, OverriddenDestination};
 
 use crate::{
     client::{ApiPath, Call},
     durations::Millis,
-    extend::extend,
     fields::Fields,
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
-    views::LimitText as _,
+    views::OverrideText as _,
     visit::{Answered, Visit},
 };
-
-extend! {
-    pub(crate) trait OverrideText for Override {
-        /// `50/s, 128 in flight`
-        fn limits(&self) -> String {
-            let limits = self.rate_limits.as_ref().map(|limits| match limits.as_slice() {
-                [] => "no limit".to_owned(),
-                limits => limits.iter().map(|limit| limit.short()).collect::<Vec<_>>().join(", "),
-            });
-            let in_flight = self.max_in_flight.map(|most| format!("{} in flight", most.count()));
-            limits.into_iter().chain(in_flight).collect::<Vec<_>>().join(", ")
-        }
-    }
-}
 
 /// Begins an override, or ends it.
 pub(crate) async fn override_limits(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
