@@ -19,6 +19,11 @@ fn per_second(limit: u32) -> RateLimits {
     RateLimits::new(RateLimit::new(limit, Period::SECOND).into_iter().collect()).unwrap()
 }
 
+/// A minute from now, as it is shown.
+fn in_a_minute(server: &Server) -> Timestamp {
+    Timestamp::from_millis((server.clock.now() + MINUTE).as_millis())
+}
+
 async fn limited(server: &Server) -> (String, String) {
     let id = server.destination(json!({"url": "https://example.com/", "rate_limits": limits(10)})).await;
     server.queue.edited();
@@ -34,7 +39,7 @@ async fn actions(server: &Server, id: &str) -> Vec<Value> {
 async fn an_override_is_in_force_until_its_end_beside_the_settings() {
     let server = Server::start().await;
     let (path, id) = limited(&server).await;
-    let until = server.clock.now() + MINUTE;
+    let until = in_a_minute(&server);
     let body = json!({"rate_limits": limits(50), "max_in_flight": 128, "for_s": 60, "reason": "launch day"});
     let reply = server.post(&format!("{path}/override"), body).await;
     let begun = reply.expect(StatusCode::OK);
@@ -81,7 +86,7 @@ async fn another_override_replaces_the_first_and_says_so_and_a_deletion_ends_it(
     let first = json!({"rate_limits": [], "for_s": 3600, "reason": "first"});
     let first = server.post(&format!("{path}/override"), first).await.expect(StatusCode::OK);
     assert_eq!(first["override"]["rate_limits"], json!([]), "no limit");
-    let until = server.clock.now() + MINUTE;
+    let until = in_a_minute(&server);
     let second = json!({"max_in_flight": 3, "until": until, "reason": "second"});
     let second = server.post(&format!("{path}/override"), second).await.expect(StatusCode::OK);
     assert_eq!((&second["replaced"], &second["override"]["reason"]), (&first["override"], &json!("second")));
@@ -104,7 +109,7 @@ async fn another_override_replaces_the_first_and_says_so_and_a_deletion_ends_it(
 async fn a_hold_is_a_pause_with_an_end_that_leaves_the_wait_of_the_receiver() {
     let server = Server::start().await;
     let (path, id) = limited(&server).await;
-    let (now, until) = (server.clock.now(), server.clock.now() + MINUTE);
+    let (now, until) = (server.clock.now(), in_a_minute(&server));
     let asked = weir_store::Hold {
         id: id.parse().unwrap(),
         until: now + MINUTE / 2,
