@@ -21,6 +21,7 @@ from weir_client import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    RateLimit,
     Unauthorized,
     Unavailable,
     Weir,
@@ -89,6 +90,19 @@ class AgainstWeir(unittest.TestCase):
             self.weir.destinations.edit(id, {"paused": False}, if_match=version)
         self.assertIsNone(self.weir.destinations.release(id)["held_until"])
         self.assertNotEqual(self.weir.destinations.rotate_secret(id)["secret"], created["secret"])
+        limits: list[RateLimit] = [{"limit": 50, "period": "second"}]
+        raised = self.weir.destinations.override(id, "launch day", rate_limits=limits, for_s=60)
+        assert raised["override"]
+        self.assertEqual((raised["override"]["reason"], raised["replaced"]), ("launch day", None))
+        until = datetime.now(timezone.utc) + timedelta(hours=1)
+        calmer = self.weir.destinations.override(id, "calmer", max_in_flight=3, until=until)
+        assert calmer["override"]
+        self.assertEqual((calmer["override"]["max_in_flight"], calmer["replaced"]), (3, raised["override"]))
+        self.assertIsNone(self.weir.destinations.end_override(id)["override"])
+        held = self.weir.destinations.hold(id, "their maintenance", for_s=60)
+        assert held["hold"]
+        self.assertEqual((held["hold"]["until"], held["replaced"]), (held["held_until"], None))
+        self.assertIsNone(self.weir.destinations.end_hold(id)["held_until"])
         filtered = self.weir.destinations.list(tenant="edits", url=RECEIVER, state="paused", q="/CLIENT")
         self.assertEqual([one["id"] for one in filtered], [id])
         self.assertEqual(list(self.weir.destinations.list(tenant="edits", name="another")), [])

@@ -34,12 +34,16 @@ import type {
   FilterTried,
   GroupFilter,
   HealthQuery,
+  HeldDestination,
   HistoryQuery,
+  HoldRequest,
   ListCount,
   Me,
   NewDestination,
   NewEvent,
   NewKey,
+  OverriddenDestination,
+  OverrideRequest,
   OverviewFilter,
   OverviewHistory,
   OverviewRow,
@@ -307,6 +311,27 @@ class Destinations extends Resource {
   /** Ends the wait that the receiver has asked for. */
   release(id: string): Promise<Destination> {
     return this.call("POST", "/v1/destinations/{id}/release", { id }, { repeatable: true });
+  }
+
+  /** Other limits for a while, in place of those of the settings. They end by themselves. */
+  override(id: string, override: OverrideRequest, options: { ifMatch?: string } = {}): Promise<OverriddenDestination> {
+    const request = { body: override, headers: ifMatch(options) };
+    return this.call("POST", "/v1/destinations/{id}/override", { id }, request);
+  }
+
+  /** Ends an override before its end. */
+  endOverride(id: string): Promise<Destination> {
+    return this.call("DELETE", "/v1/destinations/{id}/override", { id });
+  }
+
+  /** Sends nothing for a while: a pause that ends by itself. */
+  hold(id: string, hold: HoldRequest, options: { ifMatch?: string } = {}): Promise<HeldDestination> {
+    return this.call("POST", "/v1/destinations/{id}/hold", { id }, { body: hold, headers: ifMatch(options) });
+  }
+
+  /** Ends a hold before its end. A wait that the receiver has asked for stays. */
+  endHold(id: string): Promise<Destination> {
+    return this.call("DELETE", "/v1/destinations/{id}/hold", { id });
   }
 
   /** Sends a test event, and returns its delivery. */

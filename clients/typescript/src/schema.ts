@@ -388,6 +388,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/destinations/{id}/hold": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["hold_destination"];
+        delete: operations["end_hold"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/destinations/{id}/override": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["override_limits"];
+        delete: operations["end_override"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/destinations/{id}/overview": {
         parameters: {
             query?: never;
@@ -1411,8 +1443,10 @@ export interface components {
             /** Format: date-time */
             next_probe_at: string | null;
             ordered: boolean;
+            override: components["schemas"]["Override"] | null;
             paused: boolean;
             paused_reason: string | null;
+            /** @description The limits in force: those of the settings, or of the override. */
             rate_limits: components["schemas"]["RateLimit"][];
             tenant: string;
             /**
@@ -1635,9 +1669,10 @@ export interface components {
             held_reason: string | null;
             /**
              * Format: date-time
-             * @description No send starts before this instant, because the destination sent `Retry-After` or `RateLimit`.
+             * @description No send starts before this instant: the destination sent `Retry-After` or `RateLimit`, or people hold it.
              */
             held_until: string | null;
+            hold: components["schemas"]["Hold"] | null;
             /** @example dst_01h2xcejqtf2nbrexx3vqjhp41 */
             id: string;
             /**
@@ -1645,6 +1680,7 @@ export interface components {
              * @description When an open breaker allows the next probe.
              */
             next_probe_at: string | null;
+            override: components["schemas"]["Override"] | null;
             /** @description Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows. */
             paused_reason: string | null;
             /**
@@ -2247,6 +2283,10 @@ export interface components {
          * @enum {string}
          */
         HealthWindow: "1h" | "24h" | "7d";
+        /** @description A destination that is held. */
+        HeldDestination: components["schemas"]["Destination"] & {
+            replaced: components["schemas"]["Hold"] | null;
+        };
         /** @description What happened at a destination in each bucket of a range. */
         History: {
             data: components["schemas"]["HistoryBucket"][];
@@ -2341,6 +2381,23 @@ export interface components {
          * @enum {string}
          */
         HistoryStep: "10s" | "1m" | "1h";
+        /** @description A pause with an end. */
+        Hold: {
+            /** @example their maintenance */
+            reason: string;
+            /** Format: date-time */
+            until: string;
+        };
+        /** @description A pause with an end: give either `for_s` or `until`. */
+        HoldRequest: {
+            /**
+             * Format: int32
+             * @description For how many seconds: at most 30 days.
+             */
+            for_s?: number | null;
+            reason: components["schemas"]["ReasonText"];
+            until?: components["schemas"]["Time"] | null;
+        };
         /**
          * @description The header of a signed id: no header that Weir or HTTP sets, except `webhook-id`.
          * @example x-id
@@ -2631,6 +2688,24 @@ export interface components {
          * @enum {string}
          */
         OtherBinding: "max_in_flight" | "min_interval" | "adaptive";
+        /** @description A destination whose limits are overridden. */
+        OverriddenDestination: components["schemas"]["Destination"] & {
+            replaced: components["schemas"]["Override"] | null;
+        };
+        /** @description Limits that hold until an instant in place of those of the settings. */
+        Override: {
+            /**
+             * Format: int32
+             * @description Null: that of the settings.
+             */
+            max_in_flight: number | null;
+            /** @description Null: those of the settings. Empty: none. */
+            rate_limits: components["schemas"]["RateLimit"][] | null;
+            /** @example launch day */
+            reason: string;
+            /** Format: date-time */
+            until: string;
+        };
         /** @description The limit of one tenant or one key: either must be named. */
         OverrideRequest: {
             /**
@@ -3843,7 +3918,7 @@ export interface components {
             /** @description The reason in words, such as ``the destination answered 429 with retry-after: 120``. */
             detail: string | null;
             /**
-             * @description `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait; a release ends it.
+             * @description `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait, or people hold it; a release ends it.
              *     `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
              *     `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
              *     deliveries `ahead` of it, at the rate that the limits and the receiver allow.
@@ -4299,6 +4374,58 @@ export interface operations {
                  */
                 step?: components["schemas"]["HistoryStep"];
             };
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    hold_destination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    end_hold: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    override_limits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    end_override: {
+        parameters: {
+            query?: never;
             header?: never;
             path: {
                 /** @description `dst_…` */

@@ -59,6 +59,13 @@ test("a destination is created, edited and deleted", async () => {
   await assert.rejects(weir.destinations.edit(id, { paused: false }, { ifMatch: version }), PreconditionFailed);
   assert.equal((await weir.destinations.release(id)).held_until, null);
   assert.notEqual((await weir.destinations.rotateSecret(id)).secret, secret);
+  const higher = [{ limit: 50, period: "second" }];
+  const raised = await weir.destinations.override(id, { rate_limits: higher, for_s: 60, reason: "launch day" });
+  assert.deepEqual([raised.override.reason, raised.replaced], ["launch day", null]);
+  assert.equal((await weir.destinations.endOverride(id)).override, null);
+  const held = await weir.destinations.hold(id, { for_s: 60, reason: "their maintenance" });
+  assert.deepEqual([held.hold.until, held.replaced], [held.held_until, null]);
+  assert.equal((await weir.destinations.endHold(id)).held_until, null);
   const filter = { tenant: "edits", url: receiver, state: "paused", q: "/CLIENT" };
   assert.deepEqual((await all(weir.destinations.list(filter))).map((one) => one.id), [id]);
   await weir.destinations.delete(id);

@@ -101,7 +101,7 @@ pub struct Attempt {
 /// Why a delivery, or everything of a destination, is not sent yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WaitsFor {
-    /// `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait; a release ends it.
+    /// `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait, or people hold it; a release ends it.
     /// `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
     /// `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
     /// deliveries `ahead` of it, at the rate that the limits and the receiver allow.

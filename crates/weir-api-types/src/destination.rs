@@ -22,7 +22,7 @@ pub struct Destination {
     pub updated_at: Timestamp,
     /// Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows.
     pub paused_reason: Option<String>,
-    /// No send starts before this instant, because the destination sent `Retry-After` or `RateLimit`.
+    /// No send starts before this instant: the destination sent `Retry-After` or `RateLimit`, or people hold it.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub held_until: Option<Timestamp>,
     pub held_reason: Option<String>,
@@ -54,6 +54,51 @@ pub struct Destination {
     #[serde(default)]
     #[schema(required = true)]
     pub unknown_event_types: Vec<String>,
+    /// The limits in force in place of those of the settings; null: those of the settings are.
+    #[serde(rename = "override")]
+    pub overridden: Option<Override>,
+    /// The hold that people have set; `held_until` counts it.
+    pub hold: Option<Hold>,
+}
+
+/// Limits that hold until an instant in place of those of the settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Override {
+    /// Null: those of the settings. Empty: none.
+    pub rate_limits: Option<Vec<RateLimit>>,
+    /// Null: that of the settings.
+    pub max_in_flight: Option<u32>,
+    #[schema(value_type = String, format = DateTime)]
+    pub until: Timestamp,
+    #[schema(example = "launch day")]
+    pub reason: String,
+}
+
+/// A pause with an end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Hold {
+    #[schema(value_type = String, format = DateTime)]
+    pub until: Timestamp,
+    #[schema(example = "their maintenance")]
+    pub reason: String,
+}
+
+/// A destination whose limits are overridden.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OverriddenDestination {
+    #[serde(flatten)]
+    pub destination: Destination,
+    /// The override that was in force before and has ended with this one.
+    pub replaced: Option<Override>,
+}
+
+/// A destination that is held.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HeldDestination {
+    #[serde(flatten)]
+    pub destination: Destination,
+    /// The hold that was in force before and has ended with this one.
+    pub replaced: Option<Hold>,
 }
 
 /// A newly created destination. Only this view of a destination shows the secret.

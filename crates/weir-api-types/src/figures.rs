@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::Timestamp;
 
-use crate::{AdaptiveRate, RateLimit, WaitsFor, references};
+use crate::{AdaptiveRate, Override, RateLimit, WaitsFor, references};
 
 /// The backlog of a destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -238,6 +238,7 @@ pub struct BriefDestination {
     #[schema(format = "uri", example = "https://example.com/hooks")]
     pub url: String,
     pub tenant: String,
+    /// The limits in force: those of the settings, or of the override.
     pub rate_limits: Vec<RateLimit>,
     /// Null: none.
     #[schema(minimum = 1, maximum = 60_000)]
@@ -254,6 +255,9 @@ pub struct BriefDestination {
     #[schema(value_type = Option<String>, format = DateTime)]
     pub held_until: Option<Timestamp>,
     pub held_reason: Option<String>,
+    /// The override that the limits come from.
+    #[serde(rename = "override")]
+    pub overridden: Option<Override>,
 }
 
 /// The overview at one instant.

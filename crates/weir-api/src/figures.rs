@@ -13,6 +13,7 @@ use weir_core::{
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
     stall::Fault,
+    temporary::Override,
 };
 use weir_store::StateCounts;
 
@@ -156,7 +157,8 @@ impl Measured {
         settings.rate_limits.per_second().map(|rate| (self.achieved_per_s / rate).min(1.0))
     }
 
-    /// How the destination would send with these settings. A hold counts; a pause or an open breaker does not.
+    /// How the destination would send with these limits. A hold counts; a pause or an open breaker does not. If they are
+    /// those of its override, those of the settings follow at the end.
     pub(crate) fn forecast(
         &self,
         destination: &Destination,
@@ -164,8 +166,20 @@ impl Measured {
         max_in_flight: u32,
         now: Timestamp,
     ) -> Forecast {
-        let answers = self.answer_time(&destination.settings).map(|time| Answers { max_in_flight, time });
-        self.forecast_with(destination, limits, answers, now)
+        let effective = destination.at(now);
+        let in_force = &effective.settings;
+        let answers = self.answer_time(in_force).map(|time| Answers { max_in_flight, time });
+        let forecast = self.forecast_with(&effective, limits, answers, now);
+        let is_in_force = *limits == in_force.rate_limits && max_in_flight == in_force.max_in_flight;
+        match destination.temporary.override_at(now).filter(|_| is_in_force) {
+            Some(&Override { until, .. }) => {
+                // As if the last send had been at the end.
+                let then = Self { last_sent_at: Some(until), rings: Vec::new(), ..self.clone() };
+                let below = &destination.settings;
+                forecast.until(until, then.forecast(destination, &below.rate_limits, below.max_in_flight, until))
+            }
+            None => forecast,
+        }
     }
 
     fn forecast_with(
@@ -208,12 +222,14 @@ impl Measured {
 impl Figures {
     pub(crate) fn of(destination: &Destination, measured: &Measured, now: Timestamp) -> Self {
         let Measured { counts, oldest_at, achieved_per_s, arrivals_per_s, .. } = *measured;
+        let stored = destination;
+        let destination = &*stored.at(now);
         let settings = &destination.settings;
         let limits = &settings.rate_limits;
         let (configured_per_s, binding) = limits.strictest().unzip();
         let utilisation = measured.utilisation(settings);
         let reason = reason(destination, measured, now);
-        let forecast = measured.forecast(destination, limits, settings.max_in_flight, now);
+        let forecast = measured.forecast(stored, limits, settings.max_in_flight, now);
         let is_empty = counts.waiting() == 0;
         // While it is stopped, nobody knows when it drains.
         let drain = Some(drain(destination, measured, &forecast, reason, now));

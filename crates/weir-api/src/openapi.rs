@@ -33,7 +33,7 @@ use crate::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
             body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
-            retry::RetryRequest, signature::SignatureRequest,
+            retry::RetryRequest, signature::SignatureRequest, temporary,
         },
         event_types, events, health, history, ingest, keys, overview, preview, purge, rate, replays, secrets, session,
         shedding, simulate, status, stream, test_event, verify,
@@ -61,6 +61,8 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("TlsRequest", TlsRequest::keywords()),
         ("PreviewRequest", preview::PreviewRequest::keywords()),
         ("SimulateRequest", preview::PreviewRequest::keywords()),
+        ("OverrideRequest", temporary::OverrideRequest::keywords()),
+        ("HoldRequest", temporary::HoldRequest::keywords()),
         ("VerifyRequest", verify::VerifyRequest::keywords()),
     ]
 }
@@ -171,6 +173,7 @@ const SECURITY_SCHEME: &str = "api_key";
         ingest::post, ingest::post_batch, events::list, events::show,
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         destinations::put, destinations::release,
+        temporary::override_limits, temporary::end_override, temporary::hold, temporary::end_hold,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
         overview::list, overview::history, overview::show, stream::follow, preview::show, rate::show, destinations::filter::try_filter, purge::purge, audit::show, simulate::run, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,

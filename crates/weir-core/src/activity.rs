@@ -72,6 +72,10 @@ actions! {
     EventTypeDeleted = "event_type.deleted",
     KeyCreated = "key.created",
     KeyDeleted = "key.deleted",
+    /// Its limits were overridden for a while.
+    DestinationOverridden = "destination.overridden",
+    /// An override was ended before its end.
+    OverrideEnded = "destination.override_ended",
 }
 
 /// The text is not the name of an action.

@@ -7,7 +7,7 @@ use crate::{Destination, Timestamp};
 pub enum Condition {
     Active,
     Paused,
-    /// The receiver asked Weir to wait.
+    /// The receiver asked Weir to wait, or people hold it until an instant.
     Held,
     /// Its breaker is not closed.
     Breaker,
@@ -32,7 +32,7 @@ impl Destination {
         match condition {
             Condition::Active => !self.is_stopped() && !self.is(Condition::Held, now),
             Condition::Paused => self.settings.paused,
-            Condition::Held => self.held_until.is_some_and(|until| now < until),
+            Condition::Held => self.held().0.is_some_and(|until| now < until),
             Condition::Breaker => self.breaker.reason().is_some(),
         }
     }

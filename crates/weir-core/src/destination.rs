@@ -1,6 +1,6 @@
 //! A destination: an HTTP endpoint with its limits, secret and retry policy.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use url::Url;
 
@@ -17,6 +17,7 @@ use crate::{
     pattern::EventPattern,
     retry::RetryPolicy,
     signing::Signing,
+    temporary::Temporary,
     time::Timestamp,
 };
 
@@ -63,6 +64,8 @@ pub struct Destination {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub settings: Settings,
+    /// What holds for a while in place of the settings.
+    pub temporary: Temporary,
     /// Why Weir paused the destination, for example after a 410 Gone. `None` when a person paused it.
     pub paused_reason: Option<String>,
     /// No send starts before this instant (`Retry-After`, or a used-up quota).
@@ -158,6 +161,7 @@ impl Destination {
             created_at,
             updated_at: created_at,
             settings,
+            temporary: Temporary::default(),
             paused_reason: None,
             held_until: None,
             held_reason: None,
@@ -165,6 +169,43 @@ impl Destination {
             breaker: Breaker::default(),
             unreadable: None,
         }
+    }
+
+    /// The destination with the limits and the hold that are in force at `now`, for whoever acts at `now`.
+    pub fn at(&self, now: Timestamp) -> Cow<'_, Self> {
+        if self.temporary.is_none() {
+            return Cow::Borrowed(self);
+        }
+        let mut effective = self.clone();
+        effective.settings.rate_limits = self.temporary.limits(&self.settings.rate_limits, now);
+        effective.settings.max_in_flight = self.temporary.max_in_flight(self.settings.max_in_flight, now);
+        (effective.held_until, effective.held_reason) = self.held();
+        Cow::Owned(effective)
+    }
+
+    /// The same, shared.
+    pub fn shared_at(self: &Arc<Self>, now: Timestamp) -> Arc<Self> {
+        match self.at(now) {
+            Cow::Borrowed(_) => Arc::clone(self),
+            Cow::Owned(effective) => Arc::new(effective),
+        }
+    }
+
+    /// The later end of the hold that the receiver asked for and of the one that people set, which may be over; and why.
+    pub fn held(&self) -> (Option<Timestamp>, Option<String>) {
+        match &self.temporary.hold {
+            Some(hold) if self.held_until.is_none_or(|until| until < hold.until) => {
+                (Some(hold.until), Some(hold.reason.clone()))
+            }
+            _ => (self.held_until, self.held_reason.clone()),
+        }
+    }
+
+    /// The version of what is in force at `now`. It rises with each edit and with the end of an override: by less than
+    /// two edits are apart, so that each edit has a later version than all ends before it.
+    pub fn version(&self, now: Timestamp) -> Timestamp {
+        let is_over = self.temporary.overridden.as_ref().is_some_and(|overridden| overridden.until <= now);
+        self.updated_at + if is_over { Duration::from_micros(1) } else { Duration::ZERO }
     }
 
     /// Whether it is paused and why, as it is stored.

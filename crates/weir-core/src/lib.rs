@@ -48,6 +48,7 @@ pub mod shed;
 pub mod signing;
 pub mod simulate;
 pub mod stall;
+pub mod temporary;
 pub mod time;
 pub mod trace;
 

@@ -34,6 +34,8 @@ pub struct Forecast {
     /// Limits of the window shape: the n-th send starts when slots of the window are free again. Their paces are the
     /// lines below these steps.
     rings: Vec<Ring>,
+    /// From this time on, in seconds from now, sends start as this forecast of that instant says: an override ends.
+    later: Option<(f64, Box<Self>)>,
 }
 
 /// One bound: the n-th send, counted from 1, starts at `offset_s + n · spacing_s` from now or later.
@@ -117,7 +119,19 @@ impl Forecast {
             // Under a backlog all places are taken, so the next send waits for an answer.
             paces.push(Pace { bound: Bound::MaxInFlight, offset_s: begins_in_s, spacing_s });
         }
-        Self { now, begins_in_s, paces, rings: parts.rings }
+        Self { now, begins_in_s, paces, rings: parts.rings, later: None }
+    }
+
+    /// The same until an instant, and from then on `later`, which is a forecast of that instant.
+    pub fn until(self, at: Timestamp, later: Self) -> Self {
+        Self { later: Some((seconds(self.now, at), Box::new(later))), ..self }
+    }
+
+    /// How many sends start within this time.
+    fn sent_by(&self, time_s: f64) -> f64 {
+        let of = |pace: &Pace| ((time_s - pace.offset_s) / pace.spacing_s).floor();
+        let sent = self.paces.iter().map(of).fold(f64::INFINITY, f64::min).max(0.0);
+        if time_s <= self.begins_in_s { 0.0 } else { sent }
     }
 
     /// The same with an adaptive pace, which is another spacing of sends.
@@ -149,6 +163,12 @@ impl Forecast {
     }
 
     fn start_of_s(&self, n: f64) -> f64 {
+        if let Some((end_s, later)) = &self.later {
+            let before = self.sent_by(*end_s);
+            if n > before {
+                return end_s + later.start_of_s(n - before);
+            }
+        }
         let freed = |ring: &Ring| seconds(self.now, ring.earliest(n as u64 - 1, self.now));
         let freed = self.rings.iter().filter(|_| n >= 1.0).map(freed).fold(self.begins_in_s, f64::max);
         self.paces.iter().map(|pace| pace.offset_s + n * pace.spacing_s).fold(freed, f64::max)
@@ -159,6 +179,22 @@ impl Forecast {
     /// That is the smallest n with n ≥ waiting + inflow · start(n). The start is the largest of several lines, so each
     /// line gives a smallest n, or a largest one if it is slower than the inflow: then only a burst may drain.
     pub fn drain(&self, waiting: u64, inflow_per_s: f64) -> Drain {
+        let drain = self.drain_at_first(waiting, inflow_per_s);
+        match &self.later {
+            Some((end_s, later))
+                if drain != Drain::Unknown && drain.after().is_none_or(|after| after.as_secs_f64() > *end_s) =>
+            {
+                let left = waiting as f64 + inflow_per_s * end_s - self.sent_by(*end_s);
+                match later.drain(left.max(0.0).ceil() as u64, inflow_per_s) {
+                    Drain::After(after) => Drain::After(duration(*end_s) + after),
+                    drain => drain,
+                }
+            }
+            _ => drain,
+        }
+    }
+
+    fn drain_at_first(&self, waiting: u64, inflow_per_s: f64) -> Drain {
         if waiting == 0 {
             return Drain::After(Duration::ZERO);
         }

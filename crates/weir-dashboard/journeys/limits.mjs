@@ -174,3 +174,27 @@ journey('the proof has a verdict, a permalink, a picture and the data', async (v
   await page.getByRole('columnheader', { name: 'Largest second' }).waitFor();
   await visit.check(page, 'proof-table');
 });
+
+journey('limits are overridden for a while: everybody sees until when and why, and anybody ends it', async (visit) => {
+  const { id } = await destination('raised', 2);
+  await post('raised.made', 400);
+  const viewer = await visit.open(`/destinations/${id}`);
+  const editor = await visit.open(`/destinations/${id}`);
+  await editor.getByText('For a while only').click();
+  await editor.getByLabel('Sends until the end').fill('20');
+  await editor.getByLabel('For', { exact: true }).fill('2 h');
+  await editor.getByLabel('Why', { exact: true }).fill('launch day');
+  await visit.check(editor, 'override-form');
+  await editor.getByRole('button', { name: 'Override the limits' }).click();
+  await editor.getByText(/^20\/s until .* UTC\.$/).waitFor();
+
+  // Without a reload.
+  const banner = (page) => page.locator('#now .banner').filter({ hasText: 'launch day' });
+  await banner(viewer).filter({ hasText: '20/s until' }).waitFor();
+  await figure(viewer, 'Sending').filter({ hasText: 'of 19.8/s' }).waitFor();
+  await visit.check(viewer, 'overridden');
+  await banner(viewer).getByRole('button', { name: 'End now' }).click();
+  await viewer.getByText('The override is over.').waitFor();
+  await banner(editor).waitFor({ state: 'detached' });
+  await figure(editor, 'Sending').filter({ hasText: /of (1\.98|2)\/s/ }).waitFor();
+});

@@ -53,6 +53,8 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/fragments/destinations/{id}/now", get(destination::now::fragment)),
         ("/destinations/{id}/pause", post(destination::pause)),
         ("/destinations/{id}/release", post(destination::release)),
+        ("/destinations/{id}/override", post(destination::temporary::override_limits)),
+        ("/destinations/{id}/hold", post(destination::temporary::hold)),
         ("/destinations/{id}/adaptive", post(destination::pace::switch)),
         ("/fragments/destinations/{id}/pace", get(destination::pace::recent)),
         ("/destinations/{id}/limits", post(destination::limits::save)),
@@ -163,7 +165,11 @@ fn page_meant(path: &str) -> Option<String> {
         ["destinations", id, "secret" | "rotate" | "filter" | "test" | "verify" | "delete"] => {
             format!("/destinations/{id}/settings")
         }
-        ["destinations", id, "pause" | "release" | "adaptive" | "limits" | "preview" | "simulate"] => {
+        [
+            "destinations",
+            id,
+            "pause" | "release" | "override" | "hold" | "adaptive" | "limits" | "preview" | "simulate",
+        ] => {
             format!("/destinations/{id}")
         }
         ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),

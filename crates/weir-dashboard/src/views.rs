@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use weir_api_types::{
-    Binding, BriefDestination, Destination, DestinationOverview, ListCount, OtherBinding, OverviewRow, RateLimit,
-    WaitsFor,
+    Binding, BriefDestination, Destination, DestinationOverview, ListCount, OtherBinding, Override, OverviewRow,
+    RateLimit, WaitsFor,
 };
 use weir_core::{Period, stall::Fault};
 
@@ -69,6 +69,25 @@ extend! {
 
         fn is_min_interval(&self) -> bool {
             matches!(self, Self::Other(OtherBinding::MinInterval))
+        }
+    }
+}
+
+extend! {
+    pub(crate) trait OverrideText for Override {
+        /// `50/s, 128 in flight until 2026-11-27 18:00:00 UTC: launch day`; a hold has no limits.
+        fn sentence(&self) -> String {
+            format!("{} until {} UTC: {}", self.limits(), self.until.time().plain(), self.reason).trim_start().to_owned()
+        }
+
+        /// `50/s, 128 in flight`
+        fn limits(&self) -> String {
+            let limits = self.rate_limits.as_ref().map(|limits| match limits.as_slice() {
+                [] => "no limit".to_owned(),
+                limits => limits.iter().map(|limit| limit.short()).collect::<Vec<_>>().join(", "),
+            });
+            let in_flight = self.max_in_flight.map(|most| format!("{} in flight", most.count()));
+            limits.into_iter().chain(in_flight).collect::<Vec<_>>().join(", ")
         }
     }
 }
@@ -146,7 +165,7 @@ extend! {
                 Some("limit") => "It sends as fast as its limit allows",
                 Some("adaptive") => self.adaptive_rate.as_ref().map_or("It sends at its adaptive pace", |pace| pace.detail.as_str()),
                 Some("slow") => "The receiver answers slowly, so max_in_flight is reached before the limit",
-                Some("held") => "The receiver asked to wait (Retry-After or a quota)",
+                Some("held") => "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it for a while",
                 Some("breaker") => "The breaker is open: the receiver fails",
                 Some("paused") => "It is paused",
                 Some("ordered") => "Deliveries wait for an earlier one of the same key",
@@ -214,7 +233,7 @@ extend! {
         fn text(&self) -> String {
             let because = self.detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
             match &*self.reason {
-                "hold" => format!("The receiver asked Weir to wait{because}."),
+                "hold" => format!("The destination is held{because}."),
                 "breaker" => format!("The breaker is open{because}."),
                 "order" => "An earlier delivery with the same ordering key has not ended.".to_owned(),
                 "due" => "The delay before this attempt has not ended.".to_owned(),

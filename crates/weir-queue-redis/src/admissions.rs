@@ -164,7 +164,8 @@ impl Batch {
         for (id, deliveries) in &self.destinations {
             // The deliveries were stored at about the same time, so the version of the last one stands for all. Without
             // a destination the version matches no terms.
-            let version = deliveries.last().and_then(|delivery| delivery.destination.as_ref()).map(|of| of.updated_at);
+            let destination = deliveries.last().and_then(|delivery| delivery.destination.as_ref());
+            let version = destination.map(|of| of.version(client.clock.now()));
             call.destination(*id).version(version.unwrap_or(Timestamp::MIN));
             call.deliveries(deliveries, &client.config);
         }

@@ -166,7 +166,9 @@ impl Schedule for RedisQueue {
     }
 
     fn reserve(&self, destination: &Destination) -> bool {
-        self.client.estimates.reserve(destination.id, self.client.clock.now(), destination.settings.max_in_flight)
+        let now = self.client.clock.now();
+        let max_in_flight = destination.temporary.max_in_flight(destination.settings.max_in_flight, now);
+        self.client.estimates.reserve(destination.id, now, max_in_flight)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {

@@ -110,7 +110,7 @@ pub struct Hold {
 /// The settings of a destination that decide whether a slot is granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
-    /// Rises with each edit: the destination's `updated_at`. Older terms never replace newer ones.
+    /// Rises with each edit and with the end of an override: [`Destination::version`]. Older terms never replace newer ones.
     pub version: Timestamp,
     pub limits: RateLimits,
     pub max_in_flight: u32,
@@ -123,28 +123,49 @@ pub struct Terms {
     /// The last release of a hold; [`Timestamp::MIN`] for none. A later one than the queue knows replaces its hold with
     /// `held_until`; under an earlier one `held_until` does not count.
     pub released_at: Timestamp,
+    /// When the override ends that they come from. From then on they are as good as unknown: no slot is granted, and the
+    /// job is due. The next run brings those that are in force.
+    pub until: Option<Timestamp>,
 }
 
 impl Terms {
     /// The terms of a destination at `now`.
     pub fn of(destination: &Destination, now: Timestamp) -> Self {
+        let until = destination.temporary.override_at(now).map(|overridden| overridden.until);
+        let version = destination.version(now);
+        let destination = destination.at(now);
         let settings = &destination.settings;
         Self {
-            version: destination.updated_at,
+            version,
             limits: settings.rate_limits.clone(),
             max_in_flight: settings.max_in_flight,
             suspended: settings.paused || destination.breaker.state(now) == BreakerState::Open,
             is_adaptive: settings.adaptive.is_some(),
             held_until: destination.held_until.unwrap_or(Timestamp::MIN),
             released_at: destination.released_at.unwrap_or(Timestamp::MIN),
+            until,
         }
+    }
+
+    /// Whether they are still in force.
+    pub fn are_valid(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
     }
 
     /// The terms of a destination that was deleted at `version`.
     pub fn deleted(version: Timestamp) -> Self {
         let [held_until, released_at] = [Timestamp::MIN; 2];
         let limits = RateLimits::UNLIMITED;
-        Self { version, limits, max_in_flight: 0, suspended: true, is_adaptive: false, held_until, released_at }
+        Self {
+            version,
+            limits,
+            max_in_flight: 0,
+            suspended: true,
+            is_adaptive: false,
+            held_until,
+            released_at,
+            until: None,
+        }
     }
 }
 

@@ -47,7 +47,7 @@ impl Scheduler {
 
 /// Lets a run learn. If the queue does not know the pace: the copy of the store, and what the receiver took lately.
 fn learn(run: &mut Run, (copy, taken): (Option<PaceCopy>, Option<f64>), now: Timestamp) -> Option<PaceRecord> {
-    let destination = run.destination.as_ref()?;
+    let destination = run.effective.as_ref()?;
     let settings = destination.settings.adaptive?.within(&destination.settings.rate_limits);
     let max_in_flight = destination.settings.max_in_flight;
     let resumed = || {

@@ -20,6 +20,8 @@ use crate::release::START_WITHIN;
 pub(crate) struct Run {
     pub(crate) lease: JobLease,
     pub(crate) destination: Option<Arc<Destination>>,
+    /// The destination with the limits and the hold that are in force.
+    pub(crate) effective: Option<Arc<Destination>>,
     /// When the destination was read.
     now: Timestamp,
     pub(crate) recovered: Option<Limiter>,
@@ -38,6 +40,7 @@ impl Run {
     pub(crate) fn new(lease: JobLease, destination: Option<Arc<Destination>>, now: Timestamp) -> Self {
         Self {
             lease,
+            effective: destination.as_ref().map(|destination| destination.shared_at(now)),
             destination,
             now,
             recovered: None,
@@ -51,7 +54,7 @@ impl Run {
 
     /// The limits of the window shape, whose lost rings are filled from what is recorded.
     pub(crate) fn windows(&self) -> Vec<RateLimit> {
-        let limits = self.destination.iter().flat_map(|of| of.settings.rate_limits.of_shape(Shape::Window));
+        let limits = self.effective.iter().flat_map(|of| of.settings.rate_limits.of_shape(Shape::Window));
         limits.copied().collect()
     }
 
@@ -69,7 +72,7 @@ impl Run {
 
     /// Recovers lost cursors from the last send in the store.
     pub(crate) fn recover_cursors(&mut self, history: SendHistory, now: Timestamp) {
-        let Some(destination) = &self.destination else { return };
+        let Some(destination) = &self.effective else { return };
         let last_start = latest_start(history, self.lease.known_since, now);
         let mut limiter = Limiter::recovered(&destination.settings.rate_limits, last_start);
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
@@ -78,7 +81,7 @@ impl Run {
 
     /// Decides how much the run may publish. `credit` is the replay credit of the destination, if it has replays.
     pub(crate) fn decide(&mut self, lagging: bool, credit: Option<Credit>) {
-        let (Some(destination), Some(cursors)) = (&self.destination, self.cursors()) else { return };
+        let (Some(destination), Some(cursors)) = (&self.effective, self.cursors()) else { return };
         let settings = &destination.settings;
         let pace = self.pace.as_ref().map(|pace| &pace.cursor);
         let max_in_flight = pace.map_or(settings.max_in_flight, |pace| pace.window.min(settings.max_in_flight));
@@ -107,7 +110,7 @@ impl Run {
     /// The cursors, at the limits in force.
     fn cursors(&self) -> Option<Limiter> {
         let mut cursors = self.lease.cursors.as_ref().or(self.recovered.as_ref())?.clone();
-        cursors.reconfigure(&self.destination.as_ref()?.settings.rate_limits);
+        cursors.reconfigure(&self.effective.as_ref()?.settings.rate_limits);
         Some(cursors)
     }
 
@@ -117,7 +120,7 @@ impl Run {
     }
 
     pub(crate) fn claim_request(&self, limit: u32) -> ClaimRequest {
-        let settings = self.destination.as_ref().map(|destination| &destination.settings);
+        let settings = self.effective.as_ref().map(|destination| &destination.settings);
         let timeout_ms = settings.map_or(0, |settings| settings.timeout_ms);
         // A durable claim makes earlier commits durable too: the result of a delivery is on disk before the next one of
         // its message group is sent.

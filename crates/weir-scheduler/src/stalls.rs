@@ -159,7 +159,7 @@ impl StallWatch {
         let (works, schedules) = self.roles(&processes, beats, now);
         let owing: Vec<DestinationId> = counts.iter().filter(|(_, counts)| owes(counts)).map(|(id, _)| *id).collect();
         let destinations = store.destinations(&owing).await?.into_iter().flatten();
-        let destinations: HashMap<_, _> = destinations.map(|destination| (destination.id, destination)).collect();
+        let destinations: HashMap<_, _> = destinations.map(|of| (of.id, of.shared_at(now))).collect();
         let due = HashMap::new();
         let began = self.began;
         let mut read = Read {

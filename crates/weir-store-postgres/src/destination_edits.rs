@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{Connection as _, PgConnection};
-use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
+use weir_core::{Destination, DestinationId, RateLimits, Timestamp, activity::Activity};
 use weir_sealing::Keyring;
 use weir_store::{
-    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation,
+    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation, limit_steps,
     rows::{self, Row as _, interval_code, limits_json},
     sql,
 };
@@ -25,7 +25,12 @@ pub(crate) const DELETION_TIMEOUT: Duration = Duration::from_secs(3_600);
 const TENANT: &str = "SELECT tenant FROM destinations WHERE id = $1 AND deleted_at IS NULL";
 
 const INSERT_LIMIT_CHANGE: &str =
-    "INSERT INTO limit_changes (destination_id, at, rate_limits, min_interval_ms) VALUES ($1, $2, $3, $4)";
+    "INSERT INTO limit_changes (destination_id, at, rate_limits, min_interval_ms) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (destination_id, at) DO UPDATE SET rate_limits = excluded.rate_limits,
+        min_interval_ms = excluded.min_interval_ms";
+
+/// The end of an override that another edit moves.
+const FORGET_LATER_LIMITS: &str = "DELETE FROM limit_changes WHERE destination_id = $1 AND at > $2";
 
 /// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
 /// lock. An UPDATE alone takes a weaker lock, which does not conflict.
@@ -50,14 +55,15 @@ const CANCEL_WAITING: &str = sql!(
 
 async fn record_limits(
     connection: &mut PgConnection,
-    destination: &Destination,
+    id: DestinationId,
     at: Timestamp,
+    limits: &RateLimits,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(INSERT_LIMIT_CHANGE)
-        .bind(uuid(destination.id.as_bytes()))
+        .bind(uuid(id.as_bytes()))
         .bind(at.as_nanos())
-        .bind(limits_json(&destination.settings.rate_limits))
-        .bind(interval_code(&destination.settings.rate_limits))
+        .bind(limits_json(limits))
+        .bind(interval_code(limits))
         .execute(connection)
         .await
         .map(drop)
@@ -78,7 +84,7 @@ async fn insert(
         .bind(destination.created_at.as_nanos())
         .execute(&mut *connection)
         .await?;
-    record_limits(connection, destination, destination.created_at).await?;
+    record_limits(connection, destination.id, destination.created_at, &destination.settings.rate_limits).await?;
     Ok(Arc::new(destination.clone()))
 }
 
@@ -156,8 +162,12 @@ pub(crate) async fn patch(
         return Ok(Created::Before(before));
     }
     // The audit judges each send by the limits that applied when it started.
-    if changed.settings.rate_limits != current.settings.rate_limits {
-        record_limits(&mut transaction, &changed, changed.updated_at).await?;
+    if let Some(steps) = limit_steps(&current, &changed, changed.updated_at) {
+        let later = sqlx::query(FORGET_LATER_LIMITS).bind(uuid(changed.id.as_bytes()));
+        later.bind(changed.updated_at.as_nanos()).execute(&mut *transaction).await?;
+        for step in steps {
+            record_limits(&mut transaction, changed.id, step.at, &step.limits).await?;
+        }
     }
     write_destination(UPDATE, &changed, keyring)?.execute(&mut *transaction).await?;
     transaction.commit().await?;

@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
+use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, activity::Activity};
 use weir_sealing::Keyring;
 use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
     LimitChange, NamedCreation, Page, PageRequest, Pause, StoreResult, destination_columns, edited_columns, first_id,
+    limit_steps,
     rows::{self, Row as _, interval_code, limits_json},
     sql,
 };
@@ -195,7 +196,10 @@ const UPDATE: &str = concat!(
 const HOLD: &str = "UPDATE destinations SET held_until = ?, held_reason = ? WHERE id = ?";
 
 const INSERT_LIMIT_CHANGE: &str =
-    "INSERT INTO limit_changes (destination_id, at, rate_limits, min_interval_ms) VALUES (?, ?, ?, ?)";
+    "INSERT OR REPLACE INTO limit_changes (destination_id, at, rate_limits, min_interval_ms) VALUES (?, ?, ?, ?)";
+
+/// The end of an override that another edit moves.
+const FORGET_LATER_LIMITS: &str = "DELETE FROM limit_changes WHERE destination_id = ? AND at > ?";
 
 const SELECT_ALL: &str = concat!("SELECT ", destination_columns!(), " FROM destinations WHERE deleted_at IS NULL");
 
@@ -231,7 +235,7 @@ impl Transaction<'_, '_> {
         values.text(&destination.settings.tenant).int(destination.created_at.as_nanos());
         values.blob(destination.id.as_bytes());
         execute(self.connection, INSERT, &values)?;
-        self.record_limits(destination, destination.created_at)?;
+        self.record_limits(destination.id, destination.created_at, &destination.settings.rate_limits)?;
         let destination = Arc::new(destination.clone());
         self.destinations.set(destination.id, Some(Arc::clone(&destination)));
         Ok(destination)
@@ -254,13 +258,10 @@ impl Transaction<'_, '_> {
         self.create_destination(destination).map(NamedCreation::New)
     }
 
-    fn record_limits(&mut self, destination: &Destination, at: Timestamp) -> Result<()> {
+    fn record_limits(&mut self, id: DestinationId, at: Timestamp, limits: &RateLimits) -> Result<()> {
         let mut values = Values::default();
-        values
-            .blob(destination.id.as_bytes())
-            .int(at.as_nanos())
-            .owned_text(limits_json(&destination.settings.rate_limits))
-            .optional_int(interval_code(&destination.settings.rate_limits));
+        values.blob(id.as_bytes()).int(at.as_nanos());
+        values.owned_text(limits_json(limits)).optional_int(interval_code(limits));
         execute(self.connection, INSERT_LIMIT_CHANGE, &values).map(drop)
     }
 
@@ -282,8 +283,11 @@ impl Transaction<'_, '_> {
         let Some(edited) = patch.applied_to(&current) else { return Ok(Created::New(None)) };
         self.create_once(creation, |this| {
             // The audit judges each send by the limits that applied when it started.
-            if edited.settings.rate_limits != current.settings.rate_limits {
-                this.record_limits(&edited, patch.now)?;
+            if let Some(steps) = limit_steps(&current, &edited, patch.now) {
+                let mut values = Values::default();
+                values.blob(patch.id.as_bytes()).int(patch.now.as_nanos());
+                execute(this.connection, FORGET_LATER_LIMITS, &values)?;
+                steps.iter().try_for_each(|step| this.record_limits(patch.id, step.at, &step.limits))?;
             }
             this.update_destination(edited).map(Some)
         })

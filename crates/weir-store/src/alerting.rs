@@ -70,6 +70,7 @@ impl Condition {
         pace_per_s: Option<f64>,
         now: Timestamp,
     ) -> DestinationStatus {
+        let destination = destination.at(now);
         let settings = &destination.settings;
         let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
         let rate = [settings.rate_limits.per_second(), pace_per_s].into_iter().flatten().reduce(f64::min);

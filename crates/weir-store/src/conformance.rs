@@ -175,6 +175,7 @@ impl Subject {
             id,
             expected_updated_at,
             settings,
+            temporary: None,
             closes_breaker: false,
             lifts_hold: false,
             now,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{
     Condition, DeliveryState, Destination, DestinationId, RateLimits, Timestamp, access::TenantScope,
-    activity::Activity, breaker::Breaker, destination::Settings,
+    activity::Activity, breaker::Breaker, destination::Settings, temporary::Temporary,
 };
 
 use crate::{Created, Creation, DestinationLimits, Page, PageRequest, StateCounts, StoreResult};
@@ -16,6 +16,8 @@ pub struct DestinationPatch {
     pub id: DestinationId,
     pub expected_updated_at: Timestamp,
     pub settings: Settings,
+    /// What holds for a while after the edit. `None`: what does already.
+    pub temporary: Option<Temporary>,
     /// Whether the edit closes an open breaker even if it changes no setting.
     pub closes_breaker: bool,
     /// Whether the edit lifts a hold even if it changes no setting.
@@ -40,16 +42,26 @@ impl DestinationPatch {
         // A destination keeps its tenant.
         edited.settings.tenant.clone_from(&current.settings.tenant);
         let (before, after) = (&current.settings, &edited.settings);
+        // Later than the last one, even if the clocks of two processes differ.
+        let after_last_release = current.released_at.map(|last| last + Duration::from_micros(1));
         let is_new = before.url != after.url || (before.paused && !after.paused);
         if is_new || before.egress != after.egress || before.breaker != after.breaker || self.closes_breaker {
             edited.breaker = Breaker::default();
         }
         if is_new || self.lifts_hold {
             (edited.held_until, edited.held_reason) = (None, None);
-            // Later than the last one, even if the clocks of two processes differ.
-            let last = current.released_at.map(|last| last + Duration::from_micros(1));
-            edited.released_at = Some(self.made_at).max(last);
+            edited.released_at = Some(self.made_at).max(after_last_release);
         }
+        // What is over is dropped. People hold a destination until they resume or release it, or until the end.
+        let mut temporary = self.temporary.as_ref().unwrap_or(&current.temporary).at(self.made_at);
+        if self.lifts_hold || (before.paused && !after.paused) {
+            temporary.hold = None;
+        }
+        let ends = |of: &Temporary| of.hold_at(self.made_at).map(|hold| hold.until);
+        if ends(&temporary) < ends(&current.temporary) {
+            edited.released_at = edited.released_at.max(Some(self.made_at)).max(after_last_release);
+        }
+        edited.temporary = temporary;
         // The reason ends with the pause.
         if !edited.settings.paused {
             edited.paused_reason = None;
@@ -149,7 +161,7 @@ impl Hold {
 /// The `updated_at` of an edit: later than the previous one, even if the clocks of two processes differ. The queue uses
 /// it as the version of a destination's terms.
 pub fn later_than(current: &Destination, now: Timestamp) -> Timestamp {
-    now.max(current.updated_at + Duration::from_micros(1))
+    now.max(current.version(now) + Duration::from_micros(1))
 }
 
 /// The new deliveries of an interval.
@@ -186,6 +198,19 @@ impl DestinationCounts {
 pub struct LimitChange {
     pub at: Timestamp,
     pub limits: RateLimits,
+}
+
+/// The rows of the limits in force that an edit at `at` makes, in place of all later rows. An override ends without
+/// anybody, so its begin writes the row of its end too. `None`: the rows stay.
+pub fn limit_steps(before: &Destination, after: &Destination, at: Timestamp) -> Option<Vec<LimitChange>> {
+    let [known, mut steps] = [before, after].map(|of| of.temporary.limits_from(&of.settings.rate_limits, at));
+    if steps == known {
+        return None;
+    }
+    if steps.first() == known.first() {
+        steps.remove(0);
+    }
+    Some(steps.into_iter().map(|(at, limits)| LimitChange { at, limits }).collect())
 }
 
 /// A destination after its last edit.

@@ -53,14 +53,17 @@ pub async fn refusals_of(
     }
     let last = history.buckets.last().map_or(now, |(at, _)| (*at + TRAFFIC_BUCKET).min(now));
     let span = TRAFFIC_BUCKET.mul_f64(f64::from(SENDS_READ) / busiest.max(1) as f64).min(LOOKED_BACK);
-    let from = last.before(span).max(now.before(LOOKED_BACK)).max(destination.updated_at);
+    // Since the last edit, or the end of an override.
+    let ended = destination.temporary.overridden.as_ref().map(|of| of.until).filter(|at| *at <= now);
+    let changed_at = ended.map_or(destination.updated_at, |at| at.max(destination.updated_at));
+    let from = last.before(span).max(now.before(LOOKED_BACK)).max(changed_at);
     let request = SendsRequest { destination_id: destination.id, from, to, after: None, limit: SENDS_READ };
     let sends = store.sends(request).await?;
     // A send of unknown outcome has no exact instant.
     let known = sends.iter().filter(|send| !send.is_unknown);
     let sends: Vec<_> =
         known.map(|send| JudgedSend { at: send.position.sent_at, is_refused: send.is_refused }).collect();
-    Ok(diagnose(&destination.settings.rate_limits, &sends))
+    Ok(diagnose(&destination.at(now).settings.rate_limits, &sends))
 }
 
 /// What a receiver has answered, by its traffic in buckets.

@@ -15,6 +15,7 @@ mod event_types;
 mod events;
 mod paces;
 mod replays;
+mod temporary;
 mod traffic;
 
 use serde::de::DeserializeOwned;

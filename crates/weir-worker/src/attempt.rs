@@ -151,7 +151,7 @@ impl Attempter {
             &sent,
             &Circumstances {
                 policy: &settings.retry,
-                limits: &settings.rate_limits,
+                limits: &target.destination.temporary.limits(&settings.rate_limits, sent.ended_at),
                 is_adaptive: settings.adaptive.is_some(),
                 // A replay begins a new series of attempts, and refusals do not count.
                 attempt: number(permit).saturating_sub(permit.delivery.attempts_before),
@@ -189,7 +189,9 @@ impl Attempter {
         // When to ask for the slot, the latest send start, and when the start lag begins.
         let start_by = permit.delivery.expires_at - target.timeout();
         let lag_since = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
-        let ask_ahead = AskAhead::new(&permit.delivery, &target.destination.settings.rate_limits);
+        let of = &target.destination;
+        let limits = of.temporary.limits(&of.settings.rate_limits, self.clock.now());
+        let ask_ahead = AskAhead::new(&permit.delivery, &limits);
         let mut slots = PermitSlots {
             attempter: self,
             permit,

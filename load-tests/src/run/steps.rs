@@ -37,6 +37,7 @@ impl StepRunner<'_> {
         self.recording.marks.push(Mark { what: describe(action), at: from });
         match action {
             Action::Edit { to, settings } => self.edit(to, settings).await?,
+            Action::Override { to, rate_limits, for_s } => self.override_limits(to, rate_limits, *for_s).await?,
             Action::Pause(group) => {
                 self.edit(group, &json!({"paused": true})).await?;
                 // Sends before the answer are not breaches, and neither are sends after the request to resume.
@@ -125,6 +126,23 @@ impl StepRunner<'_> {
         Ok(())
     }
 
+    /// Records the begin, and the end as it will come.
+    async fn override_limits(&mut self, group: &str, rate_limits: &Value, for_s: u32) -> anyhow::Result<()> {
+        let over = limits_in(&json!({ "rate_limits": rate_limits }))?.context("an override needs limits")?;
+        let body = json!({"rate_limits": rate_limits, "for_s": for_s, "reason": "a scenario"});
+        for number in self.members(group) {
+            let sent = self.timeline.now();
+            let path = format!("/v1/destinations/{}/override", self.ids[number]);
+            let _: Value = self.api.ask(Method::POST, &path, &body).await?;
+            let (answered, lasts) = (self.timeline.now(), seconds(for_s.into()));
+            let limits = &mut self.recording.destinations[number].limits;
+            let below = limits.last().map(|change| change.limits.clone()).unwrap_or_default();
+            limits.push(LimitChange { sent, answered, limits: over.clone() });
+            limits.push(LimitChange { sent: sent + lasts, answered: answered + lasts, limits: below });
+        }
+        Ok(())
+    }
+
     async fn replay(&mut self, group: &str, states: &[String]) -> anyhow::Result<()> {
         for number in self.members(group) {
             let body = json!({"states": states, "destination": self.ids[number]});
@@ -151,6 +169,11 @@ fn describe(action: &Action) -> String {
             }
             _ => format!("edit {to}"),
         },
+        Action::Override { to, rate_limits, for_s } => {
+            let settings = json!({ "rate_limits": rate_limits });
+            let limits = describe(&Action::Edit { to: to.clone(), settings });
+            format!("{limits} for {for_s} s")
+        }
         Action::Pause(group) => format!("pause {group}"),
         Action::Resume(group) => format!("resume {group}"),
         Action::Behavior { of, behavior } => {

@@ -20,6 +20,12 @@ pub(crate) enum Action {
         to: String,
         settings: Value,
     },
+    /// Other limits for a while. Their end needs no step.
+    Override {
+        to: String,
+        rate_limits: Value,
+        for_s: u32,
+    },
     Pause(String),
     Resume(String),
     Behavior {
@@ -62,7 +68,8 @@ impl Action {
     /// The group that it acts on, if any.
     pub(super) fn group(&self) -> Option<&str> {
         match self {
-            Self::Edit { to: name, .. } | Self::Pause(name) | Self::Resume(name) => Some(name),
+            Self::Edit { to: name, .. } | Self::Override { to: name, .. } => Some(name),
+            Self::Pause(name) | Self::Resume(name) => Some(name),
             Self::Behavior { of: name, .. } | Self::Replay { of: name, .. } => Some(name),
             _ => None,
         }

@@ -22,6 +22,7 @@ scenarios!(
     "dead",
     "flapping",
     "edit-ladder",
+    "override-ends",
     "outage",
     "ordered",
     "coalesce",

@@ -33,11 +33,13 @@ from .types import (
     EventType,
     EventTypeSettings,
     FilterTried,
+    HeldDestination,
     ListCount,
     Me,
     NewDestination,
     NewEvent,
     NewKey,
+    OverriddenDestination,
     OverviewHistory,
     OverviewRow,
     Preview,
@@ -54,7 +56,7 @@ from .types import (
     Status,
     Verified,
 )
-from .values import AcceptedEvents, BatchResults, Time, given, new_key, once, results_of, time_text
+from .values import AcceptedEvents, BatchResults, Time, given, lasting, new_key, once, results_of, time_text
 
 Row = TypeVar("Row")
 
@@ -416,6 +418,46 @@ class Destinations(_Resource):
         """Ends the wait that the receiver has asked for."""
         answer = self._call("POST", "/v1/destinations/{id}/release", {"id": id}, repeatable=True)
         return cast(Destination, answer)
+
+    def override(
+        self,
+        id: str,
+        reason: str,
+        *,
+        for_s: int | None = None,
+        until: Time | None = None,
+        rate_limits: Sequence[RateLimit] | None = None,
+        max_in_flight: int | None = None,
+        if_match: str | None = None,
+    ) -> OverriddenDestination:
+        """Other limits for a while, in place of those of the settings. They end by themselves."""
+        limits = None if rate_limits is None else [*rate_limits]
+        body = given({"rate_limits": limits, "max_in_flight": max_in_flight, **lasting(reason, for_s, until)})
+        headers = given({"if-match": if_match})
+        answer = self._call("POST", "/v1/destinations/{id}/override", {"id": id}, body=body, headers=headers)
+        return cast(OverriddenDestination, answer)
+
+    def end_override(self, id: str) -> Destination:
+        """Ends an override before its end."""
+        return cast(Destination, self._call("DELETE", "/v1/destinations/{id}/override", {"id": id}))
+
+    def hold(
+        self,
+        id: str,
+        reason: str,
+        *,
+        for_s: int | None = None,
+        until: Time | None = None,
+        if_match: str | None = None,
+    ) -> HeldDestination:
+        """Sends nothing for a while: a pause that ends by itself."""
+        body, headers = lasting(reason, for_s, until), given({"if-match": if_match})
+        answer = self._call("POST", "/v1/destinations/{id}/hold", {"id": id}, body=body, headers=headers)
+        return cast(HeldDestination, answer)
+
+    def end_hold(self, id: str) -> Destination:
+        """Ends a hold before its end. A wait that the receiver has asked for stays."""
+        return cast(Destination, self._call("DELETE", "/v1/destinations/{id}/hold", {"id": id}))
 
     def test(self, id: str) -> DeliveryDetail:
         """Sends a test event, and returns its delivery."""

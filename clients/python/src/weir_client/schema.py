@@ -541,6 +541,15 @@ class HistoryLatency(TypedDict):
 HistoryStep: TypeAlias = Literal['10s', '1m', '1h']
 
 
+class Hold(TypedDict):
+    """
+    A pause with an end.
+    """
+
+    reason: str
+    until: str
+
+
 IdHeader: TypeAlias = str
 
 
@@ -1274,7 +1283,7 @@ class WaitsFor(TypedDict):
 
     reason: str
     """
-    `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait; a release ends it.
+    `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait, or people hold it; a release ends it.
     `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
     `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
     deliveries `ahead` of it, at the rate that the limits and the receiver allow.
@@ -1690,6 +1699,18 @@ class EventRequest(TypedDict):
 
     type: NewEventType
     """Dot-separated words. The prefix `weir.` is reserved."""
+
+
+class HoldRequest(TypedDict):
+    """
+    A pause with an end: give either `for_s` or `until`.
+    """
+
+    for_s: NotRequired[int | None]
+    """For how many seconds: at most 30 days."""
+
+    reason: ReasonText
+    until: NotRequired[Time | None]
 
 
 class InstallationStatus(TypedDict):
@@ -2202,30 +2223,6 @@ class BatchRequest(TypedDict):
 Binding: TypeAlias = BindingLimit | OtherBinding
 
 
-class BriefDestination(TypedDict):
-    """
-    What the overview shows of a destination.
-    """
-
-    breaker_reason: str | None
-    breaker_state: BreakerState
-    held_reason: str | None
-    held_until: str | None
-    id: str
-    max_in_flight: int
-    min_interval_ms: int | None
-    """Null: none."""
-
-    name: str
-    next_probe_at: str | None
-    ordered: bool
-    paused: bool
-    paused_reason: str | None
-    rate_limits: list[RateLimit]
-    tenant: str
-    url: str
-
-
 class ClientsRequest(TypedDict):
     """
     The limits of the clients, in all processes together.
@@ -2574,6 +2571,211 @@ class ListReplay(TypedDict):
     """The `cursor` of the next page; null on the last page."""
 
 
+class Override(TypedDict):
+    """
+    Limits that hold until an instant in place of those of the settings.
+    """
+
+    max_in_flight: int | None
+    """Null: that of the settings."""
+
+    rate_limits: list[RateLimit] | None
+    """Null: those of the settings. Empty: none."""
+
+    reason: str
+    until: str
+
+
+class Preview(Forecast):
+    """
+    How a destination would send its backlog with the proposed settings, and with the current ones.
+    """
+
+    fault: str | None
+    """
+    Why Weir itself does not send, or not as fast as it may; null if it does. The backlog then drains by the recent
+    rate, if that is lower than what the settings allow.
+    """
+
+    now: Forecast
+
+
+class PreviewRequest(TypedDict):
+    """
+    The settings to preview. An absent one keeps its current value.
+    """
+
+    max_in_flight: NotRequired[int | None]
+    min_interval_ms: NotRequired[int | None]
+    """`null` is none."""
+
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+
+
+class Shedding(TypedDict):
+    """
+    When requests are refused, and the figures of this process.
+    """
+
+    classes: ShedClasses
+    clients: ShedClients
+    mode: str | None
+    """`on`, `dry-run` or `off`; null: what the setting `WEIR_SHED` of each process says."""
+
+    now: SheddingNow
+    target_ms: int
+    """How long an event may wait for the store before fewer events are let in."""
+
+
+class SheddingRequest(TypedDict):
+    """
+    When requests are refused. What is left out or null is automatic.
+    """
+
+    classes: NotRequired[ClassesRequest | None]
+    clients: NotRequired[ClientsRequest | None]
+    mode: NotRequired[ShedMode | None]
+    target_ms: NotRequired[int | None]
+    """How long an event may wait for the store before fewer events are let in."""
+
+
+class Advice(TypedDict):
+    """
+    A setting that would let a destination send faster, and what it would do.
+    """
+
+    binding: Binding | None
+    drain_eta_s: float | None
+    """When the backlog drains then; null if never, or if it is not known."""
+
+    drains: bool | None
+    effective_per_s: float | None
+    """The rate with it; null if nothing bounds it any more."""
+
+    period: str | None
+    setting: str
+    """`max_in_flight`, `min_interval_ms`, or `limit`: that of the rate limit of `period`."""
+
+    value: int
+
+
+class BriefDestination(TypedDict):
+    """
+    What the overview shows of a destination.
+    """
+
+    breaker_reason: str | None
+    breaker_state: BreakerState
+    held_reason: str | None
+    held_until: str | None
+    id: str
+    max_in_flight: int
+    min_interval_ms: int | None
+    """Null: none."""
+
+    name: str
+    next_probe_at: str | None
+    ordered: bool
+    override: Override | None
+    paused: bool
+    paused_reason: str | None
+    rate_limits: list[RateLimit]
+    """The limits in force: those of the settings, or of the override."""
+
+    tenant: str
+    url: str
+
+
+class Destination(DestinationSettings):
+    """
+    A destination.
+    """
+
+    adaptive_rate: AdaptiveRate | None
+    breaker_reason: str | None
+    """Why the breaker is not closed."""
+
+    breaker_state: BreakerState
+    """`open`: nothing is sent. `half_open`: one probe is sent at a time."""
+
+    created_at: str
+    held_reason: str | None
+    held_until: str | None
+    """No send starts before this instant: the destination sent `Retry-After` or `RateLimit`, or people hold it."""
+
+    hold: Hold | None
+    id: str
+    next_probe_at: str | None
+    """When an open breaker allows the next probe."""
+
+    override: Override | None
+    paused_reason: str | None
+    """Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows."""
+
+    previous_secret_valid_until: str | None
+    """Until when the secret before the last rotation also signs; null if only one secret signs."""
+
+    public_key: str | None
+    """The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret."""
+
+    public_key_hex: str | None
+    """The same key as the hex of its 32 bytes, as receivers of `discord` configure it."""
+
+    signature_format: SignatureFormat
+    tls_certificates: list[TlsCertificate]
+    """The certificates in `tls`, in words: the client certificate first."""
+
+    unknown_event_types: list[str]
+    """
+    Those of `event_types` that match no type of the catalogue of event types, perhaps by a slip. Empty while the
+    catalogue is.
+    """
+
+    updated_at: str
+    """Increases with every edit."""
+
+
+class HeldDestination(Destination):
+    """
+    A destination that is held.
+    """
+
+    replaced: Hold | None
+
+
+History = TypedDict(
+    'History',
+    {
+        'data': list[HistoryBucket],
+        'errors_left_out': bool,
+        'from': str,
+        'latencies': list[HistoryLatency],
+        'limit_changes': list[LimitChange],
+        'step': HistoryStep,
+        'to': str,
+        'windows_left_out': list[Period],
+    },
+)
+
+
+class ListDestination(TypedDict):
+    """
+    One page of a list.
+    """
+
+    data: list[Destination]
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class OverriddenDestination(Destination):
+    """
+    A destination whose limits are overridden.
+    """
+
+    replaced: Override | None
+
+
 class OverviewRow(TypedDict):
     """
     A destination of the overview.
@@ -2638,59 +2840,6 @@ class OverviewRow(TypedDict):
     """The share of this rate that is used, 0 to 1; null if unlimited."""
 
 
-class Preview(Forecast):
-    """
-    How a destination would send its backlog with the proposed settings, and with the current ones.
-    """
-
-    fault: str | None
-    """
-    Why Weir itself does not send, or not as fast as it may; null if it does. The backlog then drains by the recent
-    rate, if that is lower than what the settings allow.
-    """
-
-    now: Forecast
-
-
-class PreviewRequest(TypedDict):
-    """
-    The settings to preview. An absent one keeps its current value.
-    """
-
-    max_in_flight: NotRequired[int | None]
-    min_interval_ms: NotRequired[int | None]
-    """`null` is none."""
-
-    rate_limits: NotRequired[list[RateLimitRequest] | None]
-
-
-class Shedding(TypedDict):
-    """
-    When requests are refused, and the figures of this process.
-    """
-
-    classes: ShedClasses
-    clients: ShedClients
-    mode: str | None
-    """`on`, `dry-run` or `off`; null: what the setting `WEIR_SHED` of each process says."""
-
-    now: SheddingNow
-    target_ms: int
-    """How long an event may wait for the store before fewer events are let in."""
-
-
-class SheddingRequest(TypedDict):
-    """
-    When requests are refused. What is left out or null is automatic.
-    """
-
-    classes: NotRequired[ClassesRequest | None]
-    clients: NotRequired[ClientsRequest | None]
-    mode: NotRequired[ShedMode | None]
-    target_ms: NotRequired[int | None]
-    """How long an event may wait for the store before fewer events are let in."""
-
-
 class Snapshot(TypedDict):
     """
     The overview at one instant.
@@ -2706,71 +2855,13 @@ class Snapshot(TypedDict):
     """
 
 
-class Advice(TypedDict):
+class CreatedDestination(Destination):
     """
-    A setting that would let a destination send faster, and what it would do.
-    """
-
-    binding: Binding | None
-    drain_eta_s: float | None
-    """When the backlog drains then; null if never, or if it is not known."""
-
-    drains: bool | None
-    effective_per_s: float | None
-    """The rate with it; null if nothing bounds it any more."""
-
-    period: str | None
-    setting: str
-    """`max_in_flight`, `min_interval_ms`, or `limit`: that of the rate limit of `period`."""
-
-    value: int
-
-
-class Destination(DestinationSettings):
-    """
-    A destination.
+    A newly created destination. Only this view of a destination shows the secret.
     """
 
-    adaptive_rate: AdaptiveRate | None
-    breaker_reason: str | None
-    """Why the breaker is not closed."""
-
-    breaker_state: BreakerState
-    """`open`: nothing is sent. `half_open`: one probe is sent at a time."""
-
-    created_at: str
-    held_reason: str | None
-    held_until: str | None
-    """No send starts before this instant, because the destination sent `Retry-After` or `RateLimit`."""
-
-    id: str
-    next_probe_at: str | None
-    """When an open breaker allows the next probe."""
-
-    paused_reason: str | None
-    """Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows."""
-
-    previous_secret_valid_until: str | None
-    """Until when the secret before the last rotation also signs; null if only one secret signs."""
-
-    public_key: str | None
-    """The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret."""
-
-    public_key_hex: str | None
-    """The same key as the hex of its 32 bytes, as receivers of `discord` configure it."""
-
-    signature_format: SignatureFormat
-    tls_certificates: list[TlsCertificate]
-    """The certificates in `tls`, in words: the client certificate first."""
-
-    unknown_event_types: list[str]
-    """
-    Those of `event_types` that match no type of the catalogue of event types, perhaps by a slip. Empty while the
-    catalogue is.
-    """
-
-    updated_at: str
-    """Increases with every edit."""
+    secret: str
+    """The secret that signs requests. Shown only here, by `GET /v1/destinations/{id}/secret` and by a rotation."""
 
 
 class DestinationOverview(OverviewRow):
@@ -2793,31 +2884,6 @@ class DestinationOverview(OverviewRow):
     waits_for: WaitsFor | None
 
 
-History = TypedDict(
-    'History',
-    {
-        'data': list[HistoryBucket],
-        'errors_left_out': bool,
-        'from': str,
-        'latencies': list[HistoryLatency],
-        'limit_changes': list[LimitChange],
-        'step': HistoryStep,
-        'to': str,
-        'windows_left_out': list[Period],
-    },
-)
-
-
-class ListDestination(TypedDict):
-    """
-    One page of a list.
-    """
-
-    data: list[Destination]
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
-
-
 class Overview(TypedDict):
     """
     One page of the overview.
@@ -2836,12 +2902,3 @@ class Overview(TypedDict):
 
     skipped: int
     totals: OverviewTotals
-
-
-class CreatedDestination(Destination):
-    """
-    A newly created destination. Only this view of a destination shows the secret.
-    """
-
-    secret: str
-    """The secret that signs requests. Shown only here, by `GET /v1/destinations/{id}/secret` and by a rotation."""

@@ -32,6 +32,11 @@ def given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def lasting(reason: str, for_s: int | None, until: Time | None) -> dict[str, Any]:
+    """The fields of what ends by itself."""
+    return given({"for_s": for_s, "until": time_text(until), "reason": reason})
+
+
 def time_text(time: Time | None) -> str | None:
     if not isinstance(time, datetime):
         return time

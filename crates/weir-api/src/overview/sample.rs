@@ -120,7 +120,7 @@ impl Sample {
             let measured = Measured {
                 counts: counts.get(&id).copied().unwrap_or_default(),
                 oldest_at: oldest.get(&id).copied(),
-                achieved_per_s: match is_slow(&destination.settings.rate_limits) {
+                achieved_per_s: match is_slow(&destination.at(now).settings.rate_limits) {
                     true => per_second(all.sends, older_from, now),
                     false => per_second(newer.sends, newer_from, now),
                 },

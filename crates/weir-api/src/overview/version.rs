@@ -22,11 +22,11 @@ pub(super) fn of(rows: &[&Row], now: Timestamp, also: Option<u64>) -> String {
 
 fn hash(Row { destination, figures }: &Row, now: Timestamp, hasher: &mut DefaultHasher) {
     destination.id.as_bytes().hash(hasher);
-    destination.updated_at.as_nanos().hash(hasher);
+    destination.version(now).as_nanos().hash(hasher);
     destination.settings.paused.hash(hasher);
     destination.paused_reason.hash(hasher);
     let is_held = destination.is(Condition::Held, now);
-    is_held.then_some((destination.held_until.map(Timestamp::as_nanos), &destination.held_reason)).hash(hasher);
+    is_held.then(|| destination.held()).map(|(until, reason)| (until.map(Timestamp::as_nanos), reason)).hash(hasher);
     destination.breaker.state(now).as_str().hash(hasher);
     destination.breaker.reason().hash(hasher);
     destination.breaker.next_probe_at().map(Timestamp::as_nanos).hash(hasher);

@@ -23,7 +23,7 @@ pub(crate) fn advice(
     figures: &Figures,
     now: Timestamp,
 ) -> Option<types::Advice> {
-    let settings = &destination.settings;
+    let settings = &destination.at(now).settings;
     let limits = &settings.rate_limits;
     let forecast = |limits: &RateLimits| measured.forecast(destination, limits, settings.max_in_flight, now);
     match figures.reason? {

@@ -77,7 +77,8 @@ pub(crate) async fn measure_sends(
     now: Timestamp,
 ) -> ApiResult<Measured> {
     let (store, id) = (&api.store, destination.id);
-    let recently = if is_slow(&destination.settings.rate_limits) { MINUTE } else { SENDS };
+    let limits = destination.temporary.limits(&destination.settings.rate_limits, now);
+    let recently = if is_slow(&limits) { MINUTE } else { SENDS };
     let sends = store.recent_sends(id, now, recently).await?;
     let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
     let mut latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
@@ -89,7 +90,7 @@ pub(crate) async fn measure_sends(
     counts.add(DeliveryState::Retrying, counted.retrying);
     counts.add(DeliveryState::Delivering, counted.delivering);
     Ok(Measured {
-        rings: rings(api, id, &destination.settings.rate_limits, now).await?,
+        rings: rings(api, id, &limits, now).await?,
         counts,
         oldest_at: counted.oldest_created_at,
         achieved_per_s: sends as f64 / recently.as_secs_f64(),

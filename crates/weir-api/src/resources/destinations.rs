@@ -16,6 +16,7 @@ pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod settings;
 pub(crate) mod signature;
+pub(crate) mod temporary;
 pub(crate) mod view;
 
 use std::{

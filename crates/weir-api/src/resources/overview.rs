@@ -7,7 +7,7 @@ use weir_api_types as types;
 use weir_core::{Condition, DeliveryState, DestinationId, Timestamp, limit::MinInterval};
 use weir_store::Traffic;
 
-use super::destinations::{self, adaptive::rate_view, rates};
+use super::destinations::{self, adaptive::rate_view, rates, temporary::override_view};
 use crate::{
     auth::Caller,
     figures::{Figures, Measured, millis},
@@ -311,6 +311,8 @@ pub(crate) fn totals_view(totals: Totals) -> types::OverviewTotals {
 }
 
 pub(crate) fn row_view(Row { destination, figures }: &Row, now: Timestamp) -> types::OverviewRow {
+    let overridden = destination.temporary.override_at(now).map(override_view);
+    let destination = destination.at(now);
     let settings = &destination.settings;
     let held_until = destination.held_until.filter(|_| destination.is(Condition::Held, now));
     let brief = types::BriefDestination {
@@ -329,6 +331,7 @@ pub(crate) fn row_view(Row { destination, figures }: &Row, now: Timestamp) -> ty
         next_probe_at: destination.breaker.next_probe_at(),
         held_until,
         held_reason: held_until.and_then(|_| destination.held_reason.clone()),
+        overridden,
     };
     let Figures { counts, .. } = figures;
     types::OverviewRow {

@@ -75,7 +75,7 @@ pub(crate) async fn show(
     let now = api.clock.now();
     let mut measured = backlog::measure(&api, &destination, &counts, now).await?;
     let expiries = expiries(&api, &destination, counts.oldest_created_at).await?;
-    let current = &destination.settings;
+    let current = &destination.at(now).settings;
     let proposed_limits = rates::proposed(&current.rate_limits, request.rate_limits, request.min_interval_ms);
     measured.rings.extend(backlog::rings(&api, id, &proposed_limits, now).await?);
     let view = |limits: &RateLimits, max_in_flight: u32| {

@@ -184,8 +184,9 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
     assert_eq!(root.change("PUT", path, put(2)).await.1, [] as [Value; 0]);
 }
 
-/// The tests above make each of these changes; those of `holds.rs` release, and those of `deliveries.rs` discard.
-const RECORDED: [&str; 21] = [
+/// The tests above make each of these changes; those of `holds.rs` release, those of `overrides.rs`
+/// override and hold, and those of `deliveries.rs` discard.
+const RECORDED: [&str; 25] = [
     "POST /v1/destinations",
     "PATCH /v1/destinations/{id}",
     "DELETE /v1/destinations/{id}",
@@ -193,6 +194,10 @@ const RECORDED: [&str; 21] = [
     "POST /v1/destinations/{id}/rotate-secret",
     "POST /v1/destinations/{id}/test",
     "POST /v1/destinations/{id}/release",
+    "POST /v1/destinations/{id}/override",
+    "DELETE /v1/destinations/{id}/override",
+    "POST /v1/destinations/{id}/hold",
+    "DELETE /v1/destinations/{id}/hold",
     "POST /v1/destinations/{id}/purge",
     "POST /v1/deliveries/{id}/retry",
     "POST /v1/deliveries/{id}/cancel",

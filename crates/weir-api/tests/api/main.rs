@@ -29,6 +29,7 @@ mod holds;
 mod idempotency;
 mod lists;
 mod ordering;
+mod overrides;
 mod overviews;
 mod previews;
 mod purges;

@@ -73,7 +73,7 @@ async fn a_row_has_the_figures_of_its_destination() {
             ],
             "min_interval_ms": null, "max_in_flight": 64, "ordered": false, "paused": false, "paused_reason": null,
             "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
-            "held_until": null, "held_reason": null,
+            "held_until": null, "held_reason": null, "override": null,
         },
         "pending": 3, "retrying": 0, "delivering": 99, "undelivered": 1, "backlog": 3, "oldest_age_s": 90.0,
         "configured_per_s": 5.0, "effective_per_s": 4.992, "achieved_per_s": 0.0, "arrivals_per_s": 0.0,

@@ -54,6 +54,24 @@ fn without_a_known_bound_nothing_is_forecast() {
 }
 
 #[test]
+fn after_an_override_the_backlog_is_sent_by_the_limit_below() {
+    let end = NOW + Duration::from_secs(10);
+    let over = |during, below| {
+        let then = Forecast::new(&Limiter::recovered(&limits(&[(below, Period::SECOND, 1)]), Some(end)), None, end);
+        Forecast::new(&busy(&[(during, Period::SECOND, 1)]), None, NOW).until(end, then)
+    };
+    // 495 are sent in ten seconds, and the others at 10/s or 100/s.
+    assert_eq!(drained_in(&over(50, 10), 490, 0.0), Some(9.898));
+    assert_eq!(drained_in(&over(50, 10), 595, 0.0), Some(20.1));
+    assert_eq!(over(50, 10).start_of(505), end + Duration::from_millis(1_010));
+    assert_eq!(over(50, 10).drain(595, 20.0), Drain::Never);
+    assert_eq!(drained_in(&over(5, 100), 1_049, 0.0), Some(20.1));
+    // More arrives than is sent until the end, and less afterwards.
+    assert!(over(5, 100).drain(1_000, 50.0).after().is_some_and(|after| after > Duration::from_secs(25)));
+    assert_eq!(over(50, 10).per_second().map(f64::round), Some(50.0));
+}
+
+#[test]
 fn a_hold_delays_the_whole_drain() {
     let mut limiter = busy(&[(10, Period::SECOND, 1)]);
     limiter.hold(NOW + Duration::from_secs(60));

@@ -45,6 +45,7 @@ fn destination() -> Destination {
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
         },
+        temporary: Default::default(),
         paused_reason: None,
         held_until: None,
         held_reason: None,

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-use weir_api_types::RateLimit;
+use weir_api_types::{Override, RateLimit};
 use weir_core::Timestamp;
 
 use super::destination::settings_fields;
 use crate::{
     durations::ApiUnit,
     units::{Count, Units as _, capitalised},
-    views::LimitText as _,
+    views::{LimitText as _, OverrideText as _},
 };
 
 /// A field that a change gave another value.
@@ -23,7 +23,7 @@ pub(crate) struct Change {
 }
 
 /// The names of fields that have no field in the form of the settings.
-const NAMES: [(&str, &str); 22] = [
+const NAMES: [(&str, &str); 24] = [
     ("secret", "Secret"),
     ("rate_limits", "Limits"),
     ("adaptive", "Adaptive pace"),
@@ -46,6 +46,8 @@ const NAMES: [(&str, &str); 22] = [
     ("from", "From"),
     ("to", "Before"),
     ("url", "URL"),
+    ("override", "Override"),
+    ("hold", "Hold"),
 ];
 
 const FILTER: &str = "/filter";
@@ -124,7 +126,9 @@ fn shown(pointer: &str, value: &Value) -> String {
             (Some(number), None) => Count(number).to_string(),
             (None, _) => number.to_string(),
         },
-        Value::String(text) if name.ends_with("_at") || ["held_until", "from", "to", "before"].contains(&name) => {
+        Value::String(text)
+            if name.ends_with("_at") || ["held_until", "until", "from", "to", "before"].contains(&name) =>
+        {
             text.parse::<Timestamp>().map_or_else(|_| text.clone(), |at| format!("{} UTC", at.time().plain()))
         }
         Value::String(text) => text.clone(),
@@ -138,6 +142,9 @@ fn shown(pointer: &str, value: &Value) -> String {
             let with_defaults = defaults.into_iter().chain(fields.clone()).collect();
             if let Ok(limit) = serde_json::from_value::<RateLimit>(Value::Object(with_defaults)) {
                 return limit.short();
+            }
+            if let Ok(of) = serde_json::from_value::<Override>(value.clone()) {
+                return of.sentence();
             }
             let field = |(name, value): (&String, &Value)| {
                 let pointer = format!("{pointer}/{name}");
@@ -179,6 +186,19 @@ mod tests {
             line("Limits", Some("10/s"), Some("none")),
         ];
         assert_eq!(of(before, after), expected);
+    }
+
+    #[test]
+    fn an_override_is_a_sentence() {
+        let limits = json!([{"limit": 50, "period": "second", "burst": 1, "margin_ms": 0}]);
+        let until = "2026-11-27T18:00:00.000Z";
+        let raised = json!({"rate_limits": limits, "max_in_flight": null, "until": until, "reason": "launch day"});
+        let after = json!({"override": raised, "hold": {"until": until, "reason": "r"}});
+        let expected = [
+            line("Hold", Some("none"), Some("until 2026-11-27 18:00:00 UTC: r")),
+            line("Override", Some("none"), Some("50/s until 2026-11-27 18:00:00 UTC: launch day")),
+        ];
+        assert_eq!(of(json!({"override": null, "hold": null}), after), expected);
     }
 
     #[test]

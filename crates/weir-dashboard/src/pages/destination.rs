@@ -12,6 +12,7 @@ pub(crate) mod settings;
 mod settings_errors;
 pub(crate) mod settings_fields;
 mod settings_form;
+pub(crate) mod temporary;
 
 use http::Method;
 use serde_json::json;

@@ -21,7 +21,7 @@ use crate::{
     frame::{Also, Frame, Me, Section},
     refusal::Refusal,
     units::{Age, At, Count, Left, Units as _, in_one_unit},
-    views::{BindingText as _, BriefText as _, Drain, LimitText as _, RowText as _},
+    views::{BindingText as _, BriefText as _, Drain, LimitText as _, OverrideText as _, RowText as _},
     visit::{Answered, Visit, local_path},
 };
 

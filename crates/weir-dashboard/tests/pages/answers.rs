@@ -19,7 +19,9 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
             of::<types::CreatedDestination>(with(destination(), json!({"secret": "whsec_1"})), changes)
         }
         (_, ["destinations", _]) => of::<types::Destination>(destination(), changes),
-        (_, ["destinations", _, "release"]) => of::<types::Destination>(destination(), changes),
+        ("POST", ["destinations", _, "override"]) => of::<types::OverriddenDestination>(destination(), changes),
+        ("POST", ["destinations", _, "hold"]) => of::<types::HeldDestination>(destination(), changes),
+        (_, ["destinations", _, "release" | "override" | "hold"]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "overview"]) => of::<types::DestinationOverview>(with(row(), explained()), changes),
         (_, ["destinations", _, "rate"]) => of::<types::RateHistory>(rate(), changes),
         (_, ["destinations", _, "health"]) => of::<types::DestinationHealth>(health(), changes),

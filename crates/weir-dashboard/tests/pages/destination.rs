@@ -611,3 +611,60 @@ async fn a_destination_without_limits_is_told_what_a_pace_would_be_and_turns_it_
         .await
         .has_not(&["destinations/dst_1/pace"]);
 }
+
+#[tokio::test]
+async fn an_override_is_a_banner_with_its_end_and_its_reason_and_begins_with_a_small_form() {
+    let api = api("operate", |_| {});
+    let limits = json!([{"limit": 50, "period": "second", "burst": 1, "margin_ms": 0}]);
+    let raised =
+        json!({"rate_limits": limits, "max_in_flight": 128, "until": "2025-11-21T18:00:00.000Z", "reason": XSS});
+    let mut state = row("dst_1", "Acme");
+    state["as_of"] = json!("2025-11-21T07:30:00.000Z");
+    state["destination"]["override"] = raised.clone();
+    api.on("GET", "/v1/destinations/dst_1/overview", 200, state);
+    let page = api.dashboard().get(PAGE).await;
+    page.has(&[
+        "<b>50/s, 128 in flight until <time datetime=\"2025-11-21T18:00:00.000Z\"",
+        "data-form=\"countdown\"",
+        "&#60;script&#62;",
+        "<form method=\"post\" action=\"/destinations/dst_1/override\"><button name=\"end\" value=\"true\">End now</button>",
+        "<summary>For a while only</summary>",
+    ]);
+    let mut answer = destination();
+    answer["override"] = raised.clone();
+    answer["replaced"] = raised;
+    api.on("POST", "/v1/destinations/dst_1/override", 200, answer);
+    let form = "limit=50&period=second&in_flight=&for=2+h&reason=launch+day";
+    let done = api.dashboard().post("/destinations/dst_1/override", form).await;
+    assert!(
+        done.flash().contains("50/s, 128 in flight until 2025-11-21 18:00:00 UTC. It replaces 50/s"),
+        "{}",
+        done.flash()
+    );
+    let sent = api.seen("POST", "/v1/destinations/dst_1/override").remove(0);
+    let expected = json!({"rate_limits": [{"limit": 50, "period": "second"}], "for_s": 7_200, "reason": "launch day"});
+    assert_eq!(sent.body, expected);
+    let unclear = api.dashboard().post("/destinations/dst_1/override", "limit=50&period=second&for=2&reason=x").await;
+    assert!(unclear.flash().contains("needs a unit"), "{}", unclear.flash());
+    api.on("DELETE", "/v1/destinations/dst_1/override", 200, destination());
+    let ended = api.dashboard().post("/destinations/dst_1/override", "end=true").await;
+    assert!(ended.flash().contains("The override is over"), "{}", ended.flash());
+    let reader = self::api("read", |_| {}).dashboard().get(PAGE).await;
+    reader.has_not(&["For a while only"]);
+}
+
+#[tokio::test]
+async fn a_hold_of_people_says_so_and_is_ended_by_a_button() {
+    let hold = json!({"until": "2025-11-21T18:00:00.000Z", "reason": "their maintenance"});
+    let api = api("operate", |shown| {
+        shown["held_until"] = hold["until"].clone();
+        shown["held_reason"] = hold["reason"].clone();
+        shown["hold"] = hold.clone();
+    });
+    let page = api.dashboard().get(PAGE).await;
+    page.has(&["<b>Held until", "their maintenance", "<button name=\"end\" value=\"true\">End now</button>"]);
+    page.has_not(&["<button>Release</button>"]);
+    api.on("DELETE", "/v1/destinations/dst_1/hold", 200, destination());
+    let ended = api.dashboard().post("/destinations/dst_1/hold", "end=true").await;
+    assert!(ended.flash().contains("The hold is over"), "{}", ended.flash());
+}

@@ -21,7 +21,7 @@ const PAGES: [(&str, &str); 8] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 23] {
+fn forms() -> [(&'static str, String); 25] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
@@ -29,6 +29,8 @@ fn forms() -> [(&'static str, String); 23] {
         form("/destinations/bulk", "do=pause&destination=dst_1&next=/"),
         form("/destinations/{id}/pause", "paused=true&next=/"),
         form("/destinations/{id}/release", "next=/"),
+        form("/destinations/{id}/override", "limit=9&period=second&in_flight=&for=2+h&reason=r"),
+        form("/destinations/{id}/hold", "for=2+h&reason=r"),
         form("/destinations/{id}/adaptive", "adaptive=on&next=/"),
         form("/destinations/{id}/limits", "limit_second=9&max_in_flight=9"),
         form("/destinations/{id}/settings", "name=a&url=https://example.com&event_types=*&style=standard"),
@@ -76,6 +78,8 @@ async fn a_form_that_changes_something_answers_with_a_redirect() {
         ("POST", "/v1/destinations/dst_1/rotate-secret", json!({"secret": "whsec_new", "previous_valid_until": AT})),
         ("POST", "/v1/destinations/dst_1/test", json!({"id": "dlv_1"})),
         ("POST", "/v1/destinations/dst_1/release", json!({})),
+        ("POST", "/v1/destinations/dst_1/override", json!({})),
+        ("POST", "/v1/destinations/dst_1/hold", json!({})),
         ("POST", "/v1/destinations/dst_1/purge", json!({"cancelled": 1})),
         ("POST", "/v1/deliveries/dst_1/retry", json!({"id": "dlv_1"})),
         ("POST", "/v1/deliveries/dst_1/cancel", json!({})),

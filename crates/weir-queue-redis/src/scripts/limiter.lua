@@ -360,11 +360,12 @@ local function read_limits()
   return limits
 end
 
--- The terms of a destination: the settings that decide whether a slot is granted.
+-- The terms of a destination: the settings that decide whether a slot is granted. `valid_until`: when the override ends
+-- that they come from; 0 for none.
 local function read_terms()
   return {
     version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
-    released_at = number(), limits = read_limits(), is_adaptive = number() == 1,
+    released_at = number(), limits = read_limits(), is_adaptive = number() == 1, valid_until = number(),
   }
 end
 
@@ -408,6 +409,7 @@ end
 
 local function follow_terms(job, terms)
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
+  job.terms_until = terms.valid_until > 0 and terms.valid_until or nil
   if job.cursors then
     reconfigure(job.cursors, terms.limits)
   end

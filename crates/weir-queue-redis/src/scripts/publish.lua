@@ -6,7 +6,8 @@
 -- ARGV    the caller's time; then for each publication:
 --           the destination, the lease's epoch and version, a unique name of the publication
 --           the terms that the run read, as a list of none or one: version, 1 when suspended, else 0, max_in_flight,
---             held until, released at, limits as a list of: limit, period, burst, margin; the minimum interval (0: none)
+--             held until, released at, limits as a list of: limit, period, burst, margin; the minimum interval (0: none);
+--             1 for a pace, else 0; when they end (0: never)
 --           recovered cursors, as a list of none or one: last start (0: none), held until, the minimum interval (0:
 --             none), a list of: limit, period, burst, margin, since, spent; in the window shape then the latest bucket that
 --             is free again, and a list of: bucket, slots

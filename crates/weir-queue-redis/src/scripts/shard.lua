@@ -261,7 +261,11 @@ local function move_job(id, job, phase, due)
   end
 end
 
+-- The job runs when its terms end, if not before: they are over then.
 local function schedule(id, job, due, floor, on_settle)
+  if job.terms_until then
+    due, floor = math.min(due, job.terms_until), math.min(floor, job.terms_until)
+  end
   job.floor = floor
   job.on_settle = on_settle
   move_job(id, job, 'scheduled', due)

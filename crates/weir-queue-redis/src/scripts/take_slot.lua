@@ -89,13 +89,15 @@ local function grant_all(requests)
   end
   local sending = redis.call('ZCARD', in_flight_of(id))
   local granted, scored = {}, {}
+  -- Terms that are over are unknown until the next run.
+  local is_open = not job.suspended and job.cursors and now < (job.terms_until or math.huge)
   for index, permit in ipairs(requests.permits) do
     local queued_score = queued[index]
     -- 0 for a permit in neither set: settled, withdrawn, or dropped after its expiry.
     local expires = tonumber(queued_score or in_flight[index] or 0)
     local slot_start, slot_end = 0, 0
     -- A permit in flight asks again after a missed slot, and has its room already.
-    local may_send = expires > now and not job.suspended and job.cursors
+    local may_send = expires > now and is_open
     if may_send and queued_score and sending >= most then
       slot_start = -1
       if job.pace and sending >= job.pace.window then

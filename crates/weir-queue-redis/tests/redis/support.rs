@@ -254,7 +254,16 @@ pub(crate) fn settled(ids: &[PermitId]) -> Vec<Settled> {
 /// The terms of a destination that was never edited.
 pub(crate) fn terms(limits: RateLimits) -> Terms {
     let [version, held_until, released_at] = [Timestamp::MIN; 3];
-    Terms { version, limits, max_in_flight: 64, suspended: false, is_adaptive: false, held_until, released_at }
+    Terms {
+        version,
+        limits,
+        max_in_flight: 64,
+        suspended: false,
+        is_adaptive: false,
+        held_until,
+        released_at,
+        until: None,
+    }
 }
 
 pub(crate) async fn ask_for_slot(queue: &RedisQueue, id: PermitId) -> SlotAnswer {

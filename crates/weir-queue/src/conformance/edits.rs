@@ -66,6 +66,35 @@ pub async fn a_lowered_max_in_flight_applies_to_outstanding_permits(subject: Sub
 /// Later than any edit that a test makes.
 const LATE_VERSION: weir_core::Timestamp = weir_core::Timestamp::from_secs(1_000);
 
+/// An override ends although no process announces it: its permits get no slot, and the parked job is due. The cursors stay.
+pub async fn terms_that_are_over_grant_no_slot_and_run_the_job(subject: Subject) {
+    let permits = subject.permits(per_second(100), 3, NextRun::Stop).await;
+    let first = subject.slot(&permits[0]).await;
+    let until = subject.clock.now() + Duration::from_millis(300);
+    let version = LATE_VERSION;
+    let overridden = Terms { until: Some(until), version, ..subject.terms(&per_second(100)) };
+    let edit = TermsChange { destination_id: destination(1), terms: overridden.clone() };
+    subject.queue.edited(&[edit]).await.expect("edit");
+    let lease = subject.claim().await;
+    let parked = NextRun::At(subject.clock.now() + Duration::from_secs(3_600));
+    subject.publish_under(lease, overridden.clone(), Vec::new(), parked).await;
+    let lease = subject.claim().await;
+    assert!(subject.clock.now() + subject.precision >= until, "it is not over before");
+    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
+    let version = version + Duration::from_micros(1);
+    let below = Terms { version, ..subject.terms(&per_second(1)) };
+    subject.publish_under(lease, below, Vec::new(), NextRun::Stop).await;
+    // A run of a process whose clock is behind.
+    let lease = subject.begin_run().await;
+    let late = subject.publish_under(lease, overridden, Vec::new(), NextRun::Stop).await;
+    assert!(matches!(late, Published::Stale(_)));
+    let next = match subject.ask_for_slot(&permits[2]).await {
+        SlotAnswer::Later(start) => start,
+        answer => granted(answer).start,
+    };
+    assert!(next + subject.precision >= first.start + Duration::from_millis(1_010), "no window begins anew");
+}
+
 pub async fn a_suspended_destination_withdraws_its_permits(subject: Subject) {
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
     subject.slot(&permits[0]).await;

@@ -179,9 +179,10 @@ impl Job {
         // what it waits for, and nothing can be granted.
         let sending = self.in_flight.len() as u32;
         let has_room = in_flight.is_some() || sending < self.allowed_outstanding() || self.is_held(now + GRANT_AHEAD);
-        // No slot while the terms or the cursors are unknown, because the next run finds them; and none while
+        // No slot while the terms or the cursors are unknown or over, because the next run finds them; and none while
         // suspended.
-        let (Some(cursors), false) = (&mut self.cursors, self.terms.as_ref().is_none_or(|t| t.suspended)) else {
+        let may_send = self.terms.as_ref().is_some_and(|terms| !terms.suspended && terms.are_valid(now));
+        let (Some(cursors), true) = (&mut self.cursors, may_send) else {
             return SlotAnswer::Withdrawn;
         };
         let mut pace = self.pace.as_mut().map(|pace| &mut pace.cursor);
@@ -332,7 +333,7 @@ impl Job {
         // The slot of this delivery comes after those of the queued permits.
         let (taken, until) = (self.queued() + 1, now + ahead + Duration::from_nanos(1));
         !terms.suspended
-            && terms.version == destination.updated_at
+            && terms.version == destination.version(now)
             && cursors.slots_before(now, until, taken) == taken
             && self.pace.as_ref().is_none_or(|pace| pace.cursor.slots_before(now, until, taken) == taken)
             && self.outstanding() + promised < self.allowed_outstanding()

@@ -384,8 +384,10 @@ impl JobTable {
         }
     }
 
+    /// The job runs when its terms end, if not before.
     fn schedule(&mut self, id: DestinationId, due: Timestamp, floor: Timestamp, on_settle: bool) {
-        self.move_to(id, Phase::Scheduled { due, floor, on_settle });
+        let until = self.jobs.get(&id).and_then(|job| job.terms.as_ref()?.until).unwrap_or(Timestamp::MAX);
+        self.move_to(id, Phase::Scheduled { due: due.min(until), floor: floor.min(until), on_settle });
     }
 
     /// The only function that changes a phase, so that job and schedule agree.

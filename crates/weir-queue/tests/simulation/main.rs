@@ -170,6 +170,42 @@ fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_cursor() {
     }
 }
 
+/// A worker that runs on while no scheduler does must not go on with a limit that is over.
+#[test]
+fn an_override_begins_and_ends_within_100_ms_by_itself_and_resets_no_window() {
+    let second = Period::SECOND;
+    for (below, over) in [(10, 100), (100, 5), (1, 50), (50, 1)] {
+        for crashes in [false, true] {
+            let mut simulation = Simulation::new(limits(&[(below, second)]), PUNCTUAL);
+            simulation.add(1_000_000);
+            simulation.run_for(Duration::from_secs(10));
+            let begin = simulation.now;
+            let end = begin + Duration::from_millis(20_370);
+            simulation.override_limits(limits(&[(over, second)]), end.since(begin));
+            simulation.run_for(Duration::from_secs(12));
+            if crashes {
+                simulation.crash();
+            }
+            simulation.run_for(Duration::from_secs(20));
+            let windows = simulation.sends.iter().zip(simulation.sends.iter().skip(below.max(over) as usize));
+            for (first, last) in windows {
+                assert!(last.since(*first) >= second.window(), "{below} and {over}: {first} {last}");
+            }
+            let settled = Duration::from_millis(100);
+            for (from, to, limit) in [(begin + settled, end, over), (end + settled, simulation.now, below)] {
+                let inside: Vec<_> = simulation.sends.iter().filter(|send| (from..to).contains(send)).collect();
+                for (first, last) in inside.iter().zip(inside.iter().skip(limit as usize)) {
+                    assert!(last.since(**first) >= second.window(), "{limit}/s: {first} {last}");
+                }
+                // A crash costs the window that nobody remembers.
+                let spared = if crashes && limit == over { 2.0 } else { 0.0 };
+                let expected = f64::from(limit) * (to.since(from).as_secs_f64() - spared);
+                assert!(inside.len() as f64 >= expected * 0.97 - 1.0, "{limit}/s: {} of {expected}", inside.len());
+            }
+        }
+    }
+}
+
 #[test]
 fn an_edit_to_another_period_or_to_no_limit_takes_effect() {
     let mut simulation = Simulation::new(limits(&[(10, Period::SECOND)]), PUNCTUAL);

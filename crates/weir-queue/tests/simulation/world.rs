@@ -13,6 +13,7 @@ use weir_core::{
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     plan::{self, Allowance, Observed},
+    temporary::{Override, Temporary},
 };
 use weir_queue::{
     HandedBack, JobLease, Pace, PacedGrant, PermitId, Publication, Published, Report, SlotAnswer, SlotRequest, Terms,
@@ -76,6 +77,7 @@ impl SimulatedEvent {
 pub(crate) struct Simulation {
     pub(crate) table: JobTable,
     limits: RateLimits,
+    temporary: Temporary,
     paused: bool,
     edits: i64,
     pub(crate) max_in_flight: u32,
@@ -126,6 +128,7 @@ impl Simulation {
         Self {
             table: JobTable::new(START),
             limits,
+            temporary: Temporary::default(),
             paused: false,
             edits: 0,
             max_in_flight: 10_000,
@@ -156,6 +159,14 @@ impl Simulation {
         self.announce();
     }
 
+    /// Overrides the limits for a while. Nobody announces the end.
+    pub(crate) fn override_limits(&mut self, limits: RateLimits, lasts: Duration) {
+        let overridden =
+            Override { limits: Some(limits), max_in_flight: None, until: self.now + lasts, reason: String::new() };
+        self.temporary.overridden = Some(overridden);
+        self.announce();
+    }
+
     pub(crate) fn pause(&mut self, paused: bool) {
         self.paused = paused;
         self.announce();
@@ -175,6 +186,7 @@ impl Simulation {
     fn terms(&self) -> Terms {
         let mut of =
             Destination { updated_at: Timestamp::from_secs(self.edits), ..settings(&self.limits, self.max_in_flight) };
+        of.temporary = self.temporary.clone();
         of.settings.paused = self.paused;
         of.settings.adaptive = self.takes.map(|_| adaptive::Settings::default());
         Terms::of(&of, self.now)
@@ -269,12 +281,13 @@ impl Simulation {
 
     fn run_due_jobs(&mut self) {
         for mut lease in self.table.claim_due(self.now, 256, LEASE) {
+            let limits = self.temporary.limits(&self.limits, self.now);
             self.runs += 1;
             self.most_queued = self.most_queued.max(lease.queued);
             let recovered =
-                lease.cursors.is_none().then(|| Limiter::recovered(&self.limits, self.sends.last().map(|_| self.now)));
+                lease.cursors.is_none().then(|| Limiter::recovered(&limits, self.sends.last().map(|_| self.now)));
             let mut cursors = lease.cursors.clone().or(recovered.clone()).unwrap();
-            cursors.reconfigure(&self.limits);
+            cursors.reconfigure(&limits);
             let pace = self.learn(&mut lease);
             let pace_cursor: Option<&PaceCursor> = pace.as_ref().map(|pace| &pace.cursor);
             let allowance: Allowance = plan::allowance(&Observed {
@@ -287,7 +300,7 @@ impl Simulation {
                 queued: lease.queued,
                 in_flight: lease.in_flight,
                 max_in_flight: pace_cursor.map_or(self.max_in_flight, |pace| pace.window),
-                max_queued: self.limits.max_queued(),
+                max_queued: limits.max_queued(),
                 suspended: self.paused,
                 breaker: &weir_core::breaker::Breaker::default(),
                 lagging: false,

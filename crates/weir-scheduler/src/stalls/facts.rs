@@ -95,8 +95,9 @@ impl Read {
         let from = self.measured(destination.id)?;
         // Started and not yet recorded.
         let begun = self.attempts(destination.id) + u64::from(of.in_flight);
-        // A hold, an edit or a breaker allowed less for a part of the time.
-        let changes = [destination.held_until, destination.released_at, Some(destination.updated_at)];
+        // A hold, an edit, an override or a breaker allowed less for a part of the time.
+        let ended = destination.temporary.overridden.as_ref().map(|of| of.until).filter(|at| *at <= self.now);
+        let changes = [destination.held_until, destination.released_at, Some(destination.updated_at), ended];
         let is_settled = changes.into_iter().flatten().all(|at| at <= from);
         let is_open = !destination.settings.paused && destination.breaker.allows_full_rate(self.now);
         // What waits behind the heads of message groups is not due.

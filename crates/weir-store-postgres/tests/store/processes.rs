@@ -128,6 +128,7 @@ async fn an_edit_is_seen_by_another_process_at_once() {
         id: first.id,
         expected_updated_at: NOW,
         settings,
+        temporary: None,
         closes_breaker: false,
         lifts_hold: false,
         now: NOW + Duration::from_secs(1),

@@ -7,6 +7,7 @@ use weir_core::{
     limit::MinInterval,
     outcome::Effect,
     signing::{CUSTOM, KeyKind, StyleSpec, style_names},
+    temporary::{Override, Temporary},
 };
 
 use super::*;
@@ -246,6 +247,7 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
         id,
         expected_updated_at,
         settings,
+        temporary: None,
         closes_breaker: true,
         lifts_hold: false,
         now,
@@ -321,6 +323,7 @@ pub async fn a_release_lifts_the_hold_and_ignores_those_of_earlier_sends(subject
             id,
             expected_updated_at: current.updated_at,
             settings,
+            temporary: None,
             closes_breaker: false,
             lifts_hold,
             now,
@@ -549,4 +552,79 @@ pub async fn a_deletion_names_the_version_that_it_deletes(subject: Subject) {
     assert_eq!(delete(&edited).await, Deletion::Deleted);
     assert_eq!(subject.store.destination_counts(first.id).await.expect("count").pending, 0);
     assert_eq!(delete(&edited).await, Deletion::Missing);
+}
+
+fn per_second_until(limit: u32, until: Timestamp) -> Temporary {
+    let reason = "launch day".to_owned();
+    let limits = Some(per_second(limit));
+    Temporary { overridden: Some(Override { limits, max_in_flight: Some(9), until, reason }), hold: None }
+}
+
+async fn override_with(subject: &Subject, temporary: Temporary, at: u64) -> Arc<Destination> {
+    let now = NOW + seconds(at);
+    let current = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
+    let patch = DestinationPatch {
+        id: current.id,
+        expected_updated_at: current.updated_at,
+        settings: current.settings.clone(),
+        temporary: Some(temporary),
+        closes_breaker: false,
+        lifts_hold: false,
+        now,
+        made_at: now,
+    };
+    subject.store.patch_destination(patch, creation()).await.expect("patch").into_new().flatten().expect("applied")
+}
+
+/// The end has its row from the begin on, because nobody may be there to write it. An edit moves it.
+pub async fn an_override_is_kept_beside_the_settings_and_its_end_is_recorded_ahead(subject: Subject) {
+    let made = subject.create(destination(1)).await;
+    let history = async || {
+        let changes = subject.store.limit_changes(made.id).await.expect("read");
+        changes.into_iter().map(|change| (change.at.since(NOW).as_secs(), change.limits)).collect::<Vec<_>>()
+    };
+    let raised = override_with(&subject, per_second_until(50, NOW + seconds(100)), 10).await;
+    let read = subject.store.destination(made.id).await.expect("read").expect("a destination");
+    assert_eq!((&read, &read.settings), (&raised, &made.settings));
+    assert_eq!(history().await, [(0, per_second(10)), (10, per_second(50)), (100, per_second(10))]);
+    // The settings below are edited while it runs.
+    let edit = |settings: &mut Settings| settings.rate_limits = per_second(20);
+    let edited = subject.patch(&raised, NOW + seconds(20), edit).await.expect("applied");
+    assert_eq!(edited.temporary, raised.temporary);
+    assert_eq!(history().await, [(0, per_second(10)), (10, per_second(50)), (100, per_second(20))]);
+    // Another one replaces it, and is ended early.
+    override_with(&subject, per_second_until(5, NOW + seconds(60)), 30).await;
+    override_with(&subject, Temporary::default(), 40).await;
+    let lowered = [(0, per_second(10)), (10, per_second(50)), (30, per_second(5)), (40, per_second(20))];
+    assert_eq!(history().await, lowered);
+    // One that is over by itself is dropped by the next edit.
+    override_with(&subject, per_second_until(20, NOW + seconds(60)), 50).await;
+    let over = subject.store.destination(made.id).await.expect("read").expect("a destination");
+    let renamed = subject.patch(&over, NOW + seconds(70), |settings| settings.name = "b".to_owned()).await;
+    assert!(renamed.expect("applied").temporary.is_none());
+    assert_eq!(history().await, lowered, "the limits were the same");
+}
+
+pub async fn a_hold_by_people_ends_with_a_release_or_a_resume_and_not_with_that_of_the_receiver(subject: Subject) {
+    let made = subject.create(destination(1)).await;
+    let of_people =
+        |until| Temporary { hold: Some(hold_until(NOW + seconds(until), "their maintenance")), ..Temporary::default() };
+    let held = override_with(&subject, of_people(100), 10).await;
+    assert_eq!((held.held().0, held.released_at), (Some(NOW + seconds(100)), None));
+    subject.hold(1, NOW + seconds(60), "busy", NOW + seconds(20)).await;
+    let both = subject.store.destination(made.id).await.expect("read").expect("a destination");
+    assert_eq!(both.held(), (Some(NOW + seconds(100)), Some("their maintenance".to_owned())));
+    let ended = override_with(&subject, Temporary::default(), 30).await;
+    assert_eq!((ended.held().0, ended.released_at), (Some(NOW + seconds(60)), Some(NOW + seconds(30))));
+    override_with(&subject, of_people(100), 40).await;
+    subject.pause(1).await;
+    let paused = subject.store.destination(made.id).await.expect("read").expect("a destination");
+    assert!(paused.temporary.hold.is_some());
+    let resume = |settings: &mut Settings| settings.paused = false;
+    let resumed = subject.patch(&paused, NOW + seconds(50), resume).await.expect("applied");
+    assert!(resumed.temporary.is_none() && resumed.held().0.is_none());
+}
+
+fn hold_until(until: Timestamp, reason: &str) -> weir_core::temporary::Hold {
+    weir_core::temporary::Hold { until, reason: reason.to_owned() }
 }

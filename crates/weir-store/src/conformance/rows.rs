@@ -46,6 +46,7 @@ pub fn destination(number: u128) -> Destination {
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },
+        temporary: Default::default(),
         paused_reason: None,
         held_until: None,
         held_reason: None,

@@ -54,6 +54,10 @@ const WINDOW: &str = "window ";
 
 /// The limits of periods as a JSON array of `{"limit", "period", "burst"}`, with `"margin_ms"` unless it is 0.
 pub fn limits_json(limits: &RateLimits) -> String {
+    limits_value(limits).to_string()
+}
+
+pub(super) fn limits_value(limits: &RateLimits) -> Value {
     let limit = |limit: &RateLimit| {
         let shape = if limit.is_window() { WINDOW } else { "" };
         let mut json =
@@ -63,7 +67,7 @@ pub fn limits_json(limits: &RateLimits) -> String {
         }
         json
     };
-    Value::Array(limits.as_slice().iter().map(limit).collect()).to_string()
+    Value::Array(limits.as_slice().iter().map(limit).collect())
 }
 
 /// The column of a minimum interval.
@@ -73,7 +77,10 @@ pub fn interval_code(limits: &RateLimits) -> Option<i64> {
 
 /// The limits of [`limits_json`]; `None` for a text that no store has written.
 pub(super) fn limits(text: &str) -> Option<RateLimits> {
-    let values: Vec<Value> = serde_json::from_str(text).ok()?;
+    limits_of(&serde_json::from_str(text).ok()?)
+}
+
+pub(super) fn limits_of(value: &Value) -> Option<RateLimits> {
     let limit = |value: &Value| {
         let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
         let margin_ms = if value["margin_ms"].is_null() { 0 } else { number("margin_ms")? };
@@ -86,7 +93,7 @@ pub(super) fn limits(text: &str) -> Option<RateLimits> {
             .with_shape(shape)?
             .with_margin(margin_ms)
     };
-    RateLimits::new(values.iter().map(limit).collect::<Option<_>>()?).ok()
+    RateLimits::new(value.as_array()?.iter().map(limit).collect::<Option<_>>()?).ok()
 }
 
 #[cfg(test)]

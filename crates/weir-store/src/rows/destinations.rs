@@ -3,7 +3,7 @@
 use std::{borrow::Cow, num::NonZeroU32, sync::Arc};
 
 use weir_core::{
-    Destination, DestinationId, RateLimits, Timestamp,
+    Destination, DestinationId, Timestamp,
     destination::{Settings, Unreadable},
     egress::Egress,
     filter::Filter,
@@ -16,7 +16,8 @@ use weir_sealing::{Column, EGRESS_SECRETS, HEADERS, Keyring, SIGNING, Unopened};
 
 use super::{
     Corrupt, Row,
-    codes::{interval_code, limits, limits_json},
+    codes::{interval_code, limits},
+    temporary::{limits_column, read_limits_column},
 };
 use crate::LimitChange;
 
@@ -80,6 +81,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
             Egress::default(),
         ),
     };
+    let (below, temporary) = row.parsed(7, "a rate limit", read_limits_column)?;
     let settings = Settings {
         tenant: row.text(1)?,
         name: row.text(4)?,
@@ -89,7 +91,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
             Some(text) => Some(Filter::from_stored(&text).map(Arc::new).ok_or(Corrupt("a filter"))?),
             None => None,
         },
-        rate_limits: rate_limits(row, 7, 22)?,
+        rate_limits: below.with_min_interval(min_interval(row, 22)?),
         adaptive: row.optionally_parsed(28, "the bounds of a pace", |text| serde_json::from_str(text).ok())?,
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
@@ -108,6 +110,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         created_at: row.time(2)?,
         updated_at: row.time(3)?,
         settings,
+        temporary,
         paused_reason: row.optional_text(14)?,
         held_until: row.optional_time(15)?,
         held_reason: row.optional_text(16)?,
@@ -140,16 +143,10 @@ fn egress_values(egress: &Egress) -> Result<[Value<'static>; 2], serde_json::Err
     Ok([stored, secrets].map(|text| Value::Text(text.map(Cow::Owned))))
 }
 
-/// The limits from their column, and the minimum interval from its own.
-fn rate_limits<E: From<Corrupt>>(row: &impl Row<E>, of_periods: usize, interval: usize) -> Result<RateLimits, E> {
-    let min_interval = match row.optional_int(interval)? {
-        Some(millis) => {
-            let interval = u32::try_from(millis).ok().and_then(MinInterval::from_millis);
-            Some(interval.ok_or(Corrupt("a minimum interval"))?)
-        }
-        None => None,
-    };
-    Ok(row.parsed(of_periods, "a rate limit", limits)?.with_min_interval(min_interval))
+fn min_interval<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Option<MinInterval>, E> {
+    let Some(millis) = row.optional_int(column)? else { return Ok(None) };
+    let interval = u32::try_from(millis).ok().and_then(MinInterval::from_millis);
+    Ok(Some(interval.ok_or(Corrupt("a minimum interval"))?))
 }
 
 fn event_types(text: &str) -> Option<Vec<EventPattern>> {
@@ -197,7 +194,7 @@ pub fn destination_values<'d>(
         text(&settings.name),
         text(settings.url.as_str()),
         text(serde_json::to_string(&patterns)?),
-        text(limits_json(&settings.rate_limits)),
+        text(limits_column(settings, &destination.temporary)),
         int(settings.max_in_flight.into()),
         int(settings.timeout_ms.into()),
         text(serde_json::to_string(&settings.retry)?),
@@ -233,7 +230,8 @@ pub fn destination_values<'d>(
 
 /// From three columns: an instant, and the limits and the minimum interval that apply from then on.
 pub fn limit_change<E: From<Corrupt>>(row: &impl Row<E>) -> Result<LimitChange, E> {
-    Ok(LimitChange { at: row.time(0)?, limits: rate_limits(row, 1, 2)? })
+    let limits = row.parsed(1, "a rate limit", limits)?.with_min_interval(min_interval(row, 2)?);
+    Ok(LimitChange { at: row.time(0)?, limits })
 }
 
 #[cfg(test)]

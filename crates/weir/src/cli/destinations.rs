@@ -11,7 +11,7 @@ use super::{
     api::{Consent, PageFlags},
     complete::destination_names,
     limit::LimitText,
-    time::PastTime,
+    time::{ComingTime, PastTime, Span},
 };
 
 #[derive(Debug, Clone, Subcommand)]
@@ -55,6 +55,39 @@ pub(crate) enum DestinationCommand {
     Resume(Several),
     /// End the wait that a receiver has asked for (Retry-After, a used-up quota)
     Release(Several),
+    /// Other limits for a while, in place of those of the settings; they end by themselves
+    #[command(group = clap::ArgGroup::new("overridden").required(true).multiple(true)
+        .args(["rate_limits", "unlimited", "max_in_flight", "end"]))]
+    #[command(group = clap::ArgGroup::new("lasts").required(true).args(["for_span", "until", "end"]))]
+    Override {
+        #[command(flatten)]
+        one: One,
+        /// A limit until the end, such as 50/second; repeat it for several
+        #[arg(long = "limit", value_name = "N/PERIOD")]
+        rate_limits: Vec<LimitText>,
+        /// No limit until the end
+        #[arg(long, conflicts_with = "rate_limits")]
+        unlimited: bool,
+        /// The most sends in flight until the end
+        #[arg(long, value_name = "N")]
+        max_in_flight: Option<u32>,
+        #[command(flatten)]
+        lasts: Lasts,
+        /// End the override now
+        #[arg(long, conflicts_with_all = ["rate_limits", "unlimited", "max_in_flight"])]
+        end: bool,
+    },
+    /// Send nothing for a while; it ends by itself
+    #[command(group = clap::ArgGroup::new("lasts").required(true).args(["for_span", "until", "end"]))]
+    Hold {
+        #[command(flatten)]
+        one: One,
+        #[command(flatten)]
+        lasts: Lasts,
+        /// End the hold now
+        #[arg(long)]
+        end: bool,
+    },
     /// Delete destinations: what waits is cancelled, the history stays
     Delete {
         #[command(flatten)]
@@ -108,6 +141,20 @@ pub(crate) enum DestinationCommand {
         #[command(flatten)]
         consent: Consent,
     },
+}
+
+/// How long something lasts, and why.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Lasts {
+    /// For how long, such as 2h
+    #[arg(long = "for", value_name = "SPAN", conflicts_with_all = ["until", "end"])]
+    pub(crate) for_span: Option<Span>,
+    /// Until when: a time, or a span from now
+    #[arg(long, value_name = "TIME", conflicts_with = "end")]
+    pub(crate) until: Option<ComingTime>,
+    /// Why; whoever sees the destination sees it
+    #[arg(long, value_name = "TEXT", required_unless_present = "end", conflicts_with = "end")]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -135,6 +135,20 @@ async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
     user.says(&["destinations", "resume", id]).await;
     let released = user.says(&["destinations", "release", "Acme"]).await;
     assert!(released.contains("Released"), "{released}");
+    let raise = ["destinations", "override", "Acme", "--limit", "50/second", "--for", "2h", "--reason", "launch day"];
+    let raised = user.says(&raise).await;
+    assert!(raised.contains("Acme: 50/second until 2") && raised.contains("Z: launch day"), "{raised}");
+    let held = user.says(&["destinations", "hold", "Acme", "--until", "+1h", "--reason", "their maintenance"]).await;
+    assert!(held.contains("held until 2") && held.contains("Z: their maintenance"), "{held}");
+    let shown = user.says(&["destinations", "show", "Acme"]).await;
+    for part in ["50/second until 2", "launch day", "20/second", "held", "their maintenance"] {
+        assert!(shown.contains(part), "{part} is missing in {shown}");
+    }
+    let ended = user.says(&["destinations", "override", "Acme", "--end"]).await;
+    assert!(ended.contains("is over") && ended.contains("Its limits: 20/second"), "{ended}");
+    assert_eq!(user.json(&["destinations", "hold", "Acme", "--end"]).await["held_until"], Value::Null);
+    let (code, error) = user.fails(&["destinations", "override", "Acme", "--for", "2h", "--reason", "r"]).await;
+    assert!(code == 2 && error.contains("--limit"), "{error}");
     let edited = user.json(&["destinations", "edit", "Acme", "--unlimited", "--ordered=false"]).await;
     assert_eq!(
         (&edited["rate_limits"], &edited["paused"], &edited["ordered"]),

@@ -25,7 +25,9 @@ const LEFT_OUT: [(&str, &str); 3] = [
 ];
 
 /// The types that users of both clients import. Their names stay, however the types are made.
-const TYPES: [&str; 49] = [
+const TYPES: [&str; 53] = [
+    "HeldDestination",
+    "Hold",
     "AcceptedEvent",
     "Activity",
     "Alerts",
@@ -57,6 +59,8 @@ const TYPES: [&str; 49] = [
     "NewDestination",
     "NewEvent",
     "NewKey",
+    "OverriddenDestination",
+    "Override",
     "OverviewRow",
     "Period",
     "Preview",

@@ -38,6 +38,7 @@ mod logs;
 mod metrics;
 mod openapi_fuzzed;
 mod ordered;
+mod overrides;
 mod overviews;
 #[cfg(target_os = "linux")]
 mod ports;

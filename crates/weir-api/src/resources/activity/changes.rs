@@ -6,17 +6,22 @@
 use serde_json::{Map, Value, json};
 use weir_api_types::TlsCertificate;
 use weir_core::{
-    Destination,
+    Destination, Timestamp,
     activity::{Action, MASK},
+    temporary::Temporary,
 };
 
 use crate::{
     problem::{self, ApiResult},
-    resources::destinations::{egress::certificates_view, view::settings_value},
+    resources::destinations::{
+        egress::certificates_view,
+        temporary::{hold_view, override_view},
+        view::settings_value,
+    },
 };
 
 /// State that Weir sets and an edit can end. These fields do not decide which action an edit is.
-const DERIVED: [&str; 4] = ["paused_reason", "breaker_state", "held_until", "held_reason"];
+const DERIVED: [&str; 6] = ["paused_reason", "breaker_state", "held_until", "held_reason", "override", "hold"];
 const SECRETS: [&str; 2] = ["secret", "previous_secret"];
 
 /// The values of a destination before and after a change. Equal values are left out.
@@ -24,7 +29,9 @@ pub(crate) fn destination_changes(
     before: Option<&Destination>,
     after: Option<&Destination>,
 ) -> ApiResult<(Option<Value>, Option<Value>)> {
-    let [mut old, mut new] = [before, after].map(|destination| destination.map(values));
+    // What is over by then was over before, too.
+    let now = after.or(before).map_or(Timestamp::MIN, |destination| destination.updated_at);
+    let [mut old, mut new] = [before, after].map(|destination| destination.map(|of| values(of, now)));
     let (mut old, mut new) = (old.take().transpose()?, new.take().transpose()?);
     if let (Some(before), Some(after), Some(old), Some(new)) = (before, after, &mut old, &mut new) {
         keep_changed_secrets(before, after, old, new);
@@ -77,7 +84,7 @@ fn is_masked_change(value: &Value) -> bool {
 }
 
 /// The settings as the API shows them, what Weir itself adds, and masks for secrets.
-fn values(destination: &Destination) -> ApiResult<Map<String, Value>> {
+fn values(destination: &Destination, now: Timestamp) -> ApiResult<Map<String, Value>> {
     let Value::Object(mut values) = settings_value(&destination.settings)? else {
         return Err(problem::internal("the settings of a destination are no object", &destination.id));
     };
@@ -97,6 +104,9 @@ fn values(destination: &Destination) -> ApiResult<Map<String, Value>> {
     let previous = destination.settings.signing.previous.as_ref().map(|_| MASK);
     values.insert("previous_secret".to_owned(), json!(previous));
     values.insert("paused_reason".to_owned(), json!(destination.paused_reason));
+    let Temporary { overridden, hold } = destination.temporary.at(now);
+    values.insert("override".to_owned(), json!(overridden.as_ref().map(override_view)));
+    values.insert("hold".to_owned(), json!(hold.as_ref().map(hold_view)));
     values.insert("held_until".to_owned(), json!(destination.held_until));
     values.insert("held_reason".to_owned(), json!(destination.held_reason));
     let is_open = destination.breaker.reason().is_some();

@@ -30,8 +30,9 @@ pub(crate) fn waits_for(destination: &Destination, now: Timestamp) -> Option<typ
     if destination.settings.paused {
         return Some(waits("pause", None, destination.paused_reason.clone()));
     }
-    if let Some(until) = destination.held_until.filter(|until| *until > now) {
-        return Some(waits("hold", Some(until), destination.held_reason.clone()));
+    let (held_until, held_reason) = destination.held();
+    if let Some(until) = held_until.filter(|until| *until > now) {
+        return Some(waits("hold", Some(until), held_reason));
     }
     let reason = destination.breaker.reason()?;
     // While a probe is out, nobody knows when the next one is sent.
@@ -143,7 +144,7 @@ async fn queue(
 ) -> ApiResult<Queue> {
     let counts = api.store.destination_counts(destination.id).await?;
     let measured: Measured = backlog::measure_sends(api, destination, &counts, now).await?;
-    let settings = &destination.settings;
+    let settings = &destination.at(now).settings;
     Ok(Queue {
         forecast: measured.forecast(destination, &settings.rate_limits, settings.max_in_flight, now),
         achieved_per_s: measured.achieved_per_s,

@@ -9,6 +9,7 @@ use weir_core::{
     destination::{ALL_TENANTS, Settings},
     egress::ProxyChoice,
     signing::Secret,
+    temporary::Temporary,
 };
 use weir_queue::Terms;
 use weir_store::{Created, Creation, DestinationPatch};
@@ -41,29 +42,54 @@ pub(crate) struct Requested<'a> {
 /// starts again from the new state.
 pub(crate) async fn change(
     api: &ApiState,
-    Requested { id, if_match, caller, author, ends }: Requested<'_>,
+    requested: Requested<'_>,
     edit: impl Fn(&Destination) -> ApiResult<Settings>,
 ) -> ApiResult<Arc<Destination>> {
+    let (_, edited) = replace(api, requested, |current| Ok((edit(current)?, None))).await?;
+    Ok(edited)
+}
+
+/// Replaces what holds for a while in place of the settings, which `edit` gets without what is over. Returns what held
+/// before, too.
+pub(super) async fn change_temporary(
+    api: &ApiState,
+    requested: Requested<'_>,
+    edit: impl Fn(Temporary) -> Temporary,
+) -> ApiResult<(Temporary, Arc<Destination>)> {
+    let now = api.clock.now();
+    let edit = |current: &Destination| Ok((current.settings.clone(), Some(edit(current.temporary.at(now)))));
+    let (before, edited) = replace(api, requested, edit).await?;
+    Ok((before.temporary.at(now), edited))
+}
+
+/// Returns the destination before the edit and after it.
+async fn replace(
+    api: &ApiState,
+    Requested { id, if_match, caller, author, ends }: Requested<'_>,
+    edit: impl Fn(&Destination) -> ApiResult<(Settings, Option<Temporary>)>,
+) -> ApiResult<(Arc<Destination>, Arc<Destination>)> {
     for _ in 0..EDIT_ROUNDS {
         let current = find(api, caller, id).await?;
         if_match.check(&etag(&current))?;
         check_readable(&current)?;
-        let settings = edit(&current)?;
+        let (settings, temporary) = edit(&current)?;
+        let temporary = temporary.filter(|temporary| *temporary != current.temporary.at(api.clock.now()));
         // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
         let closes_breaker = ends == Ends::BreakerAndHold && current.breaker.reason().is_some();
         let is_held = current.is(Condition::Held, api.clock.now());
         // A release is stored also where no hold is: the queue may know of one before the store.
         let lifts_hold = ends == Ends::Hold || ends == Ends::BreakerAndHold && is_held;
-        let edited = if settings == current.settings && !closes_breaker && !lifts_hold {
-            Some(current)
+        let is_same = settings == current.settings && temporary.is_none();
+        let edited = if is_same && !closes_breaker && !lifts_hold {
+            Some(Arc::clone(&current))
         } else {
-            let change = Change { settings, closes_breaker, lifts_hold };
+            let change = Change { settings, temporary, closes_breaker, lifts_hold };
             let edited = commit(api, caller, &current, change, author, |activity, _| Ok(activity.into())).await?;
             edited.into_new().flatten()
         };
         if let Some(destination) = edited {
             api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
-            return Ok(destination);
+            return Ok((current, destination));
         }
     }
     Err(crowded())
@@ -82,6 +108,8 @@ pub(crate) enum Ends {
 /// What an edit makes of a destination.
 pub(crate) struct Change {
     pub(crate) settings: Settings,
+    /// What holds in place of the settings; `None`: what does already.
+    pub(crate) temporary: Option<Temporary>,
     /// Whether it closes an open breaker.
     pub(crate) closes_breaker: bool,
     /// Whether it lifts a hold.
@@ -91,7 +119,7 @@ pub(crate) struct Change {
 impl From<Settings> for Change {
     /// An edit of settings alone.
     fn from(settings: Settings) -> Self {
-        Self { settings, closes_breaker: false, lifts_hold: false }
+        Self { settings, temporary: None, closes_breaker: false, lifts_hold: false }
     }
 }
 
@@ -101,7 +129,7 @@ pub(crate) async fn commit(
     api: &ApiState,
     caller: &Caller,
     current: &Destination,
-    Change { settings, closes_breaker, lifts_hold }: Change,
+    Change { settings, temporary, closes_breaker, lifts_hold }: Change,
     author: &Author,
     recorded: impl FnOnce(Activity, &Destination) -> ApiResult<Creation>,
 ) -> ApiResult<Created<Option<Arc<Destination>>>> {
@@ -115,9 +143,10 @@ pub(crate) async fn commit(
         id: current.id,
         expected_updated_at: current.updated_at,
         settings,
+        temporary,
         closes_breaker,
         lifts_hold,
-        now: later(current.updated_at, made_at),
+        now: later(current.version(made_at), made_at),
         made_at,
     };
     // The edit applies only to this version, so these are its values.
@@ -125,6 +154,8 @@ pub(crate) async fn commit(
     let (before, after) = destination_changes(Some(current), Some(&edited))?;
     let action = if changes_settings {
         destination_action(before.as_ref(), after.as_ref())
+    } else if let Some(action) = temporary_action(&current.temporary.at(made_at), &edited.temporary) {
+        action
     } else if closes_breaker {
         Action::DestinationResumed
     } else {
@@ -132,6 +163,18 @@ pub(crate) async fn commit(
     };
     let activity = author.does(action, made_at).of_destination(&edited).changing(before, after);
     Ok(api.store.patch_destination(patch, recorded(activity, &edited)?).await?)
+}
+
+fn temporary_action(before: &Temporary, after: &Temporary) -> Option<Action> {
+    match () {
+        () if before.overridden != after.overridden => {
+            Some(if after.overridden.is_some() { Action::DestinationOverridden } else { Action::OverrideEnded })
+        }
+        () if before.hold != after.hold => {
+            Some(if after.hold.is_some() { Action::DestinationHeld } else { Action::DestinationReleased })
+        }
+        () => None,
+    }
 }
 
 /// Who replaces a secret knows the new one, so this needs the role that may see secrets.

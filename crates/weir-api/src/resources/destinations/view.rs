@@ -4,14 +4,19 @@ use serde_json::Value;
 use weir_api_types as types;
 use weir_core::{Destination, Timestamp, destination::Settings, limit::MinInterval};
 
-use super::{adaptive, body, breaker, egress, headers::MASK, rates, retry, signature};
+use super::{
+    adaptive, body, breaker, egress,
+    headers::MASK,
+    rates, retry, signature,
+    temporary::{hold_view, override_view},
+};
 use crate::{
     event_types::EventTypes,
     problem::{self, ApiResult},
 };
 
 /// Fields of a destination that are shown but cannot be set.
-pub(crate) const READ_ONLY: [&str; 16] = [
+pub(crate) const READ_ONLY: [&str; 18] = [
     "id",
     "created_at",
     "updated_at",
@@ -28,12 +33,15 @@ pub(crate) const READ_ONLY: [&str; 16] = [
     "adaptive_rate",
     "tls_certificates",
     "unknown_event_types",
+    "override",
+    "hold",
 ];
 
 /// A hold that has ended is not shown. The pace is added by [`shown`](super::shown).
 pub(crate) fn view(destination: &Destination, now: Timestamp, catalogue: &EventTypes) -> types::Destination {
     let settings = &destination.settings;
-    let held_until = destination.held_until.filter(|until| *until > now);
+    let (held_until, held_reason) = destination.held();
+    let held_until = held_until.filter(|until| *until > now);
     let public_key = settings.signing.secret.public_key();
     types::Destination {
         id: destination.id.to_string(),
@@ -42,7 +50,7 @@ pub(crate) fn view(destination: &Destination, now: Timestamp, catalogue: &EventT
         updated_at: destination.updated_at,
         paused_reason: destination.paused_reason.clone(),
         held_until,
-        held_reason: held_until.and_then(|_| destination.held_reason.clone()),
+        held_reason: held_until.and(held_reason),
         breaker_state: destination.breaker.state(now).as_str().to_owned(),
         breaker_reason: destination.breaker.reason().map(str::to_owned),
         next_probe_at: destination.breaker.next_probe_at(),
@@ -53,6 +61,8 @@ pub(crate) fn view(destination: &Destination, now: Timestamp, catalogue: &EventT
         adaptive_rate: None,
         tls_certificates: egress::certificates_view(&settings.egress.tls, now),
         unknown_event_types: catalogue.unknown(&settings.event_types),
+        overridden: destination.temporary.override_at(now).map(override_view),
+        hold: destination.temporary.hold_at(now).map(hold_view),
     }
 }
 

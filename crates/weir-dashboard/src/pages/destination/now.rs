@@ -22,7 +22,10 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::{Ago, At, Seconds, Units as _},
-    views::{BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, RowText as _, unit},
+    views::{
+        BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, OverrideText as _, RowText as _,
+        unit,
+    },
     visit::{Answered, Visit},
 };
 
@@ -141,7 +144,7 @@ impl Live {
                 None => "It sends at its adaptive pace.".to_owned(),
             },
             Some("slow") => {
-                let places = self.head.destination.settings.max_in_flight.count();
+                let places = row.destination.max_in_flight.count();
                 match self.answer_time() {
                     Some(time) => format!(
                         "The receiver takes {time} to answer. With {places} in flight at one time (max_in_flight), that is at most \
@@ -152,6 +155,7 @@ impl Live {
                 }
             }
             Some("refused_within_limit") => "The receiver refuses sends that keep the limit.".to_owned(),
+            Some("held") if self.head.destination.hold.is_some() => format!("It is held{because}."),
             Some("held") => format!("The receiver asked Weir to wait{because}."),
             Some("breaker") => format!("The breaker is open because the receiver fails{because}."),
             Some("paused") => format!("{}. Deliveries wait.", self.paused()),

@@ -4,7 +4,7 @@ use serde_json::Value;
 use weir_api_types::Activity;
 use weir_core::Timestamp;
 
-use super::{Call, fields};
+use super::{Call, fields, records::for_a_while};
 use crate::{
     cli::watch::ActivityArgs,
     commands::output::{
@@ -74,7 +74,7 @@ fn value(value: &Value) -> String {
         Value::Array(values) => values.iter().map(self::value).collect::<Vec<_>>().join(", "),
         other => match serde_json::from_value::<weir_api_types::RateLimit>(other.clone()) {
             Ok(limit) => crate::cli::limit::LimitText(limit).to_string(),
-            Err(_) => other.to_string(),
+            Err(_) => serde_json::from_value(other.clone()).map_or_else(|_| other.to_string(), |of| for_a_while(&of)),
         },
     }
 }
@@ -92,6 +92,12 @@ mod tests {
             (json!({"rate_limits": limits(10), "a": 1}), json!({"rate_limits": limits(20), "b": true}));
         assert_eq!(change(Some(&before), Some(&after)), "a 1 → –; b true; rate_limits 10/second → 20/second");
         assert_eq!(change(None, None), "–");
+        let hold = json!({"until": "2026-11-27T18:00:00.000Z", "reason": "launch day"});
+        let mut raised = hold.clone();
+        raised["rate_limits"] = limits(50);
+        let begun = change(Some(&json!({"override": null})), Some(&json!({"override": raised, "hold": hold})));
+        let until = "until 2026-11-27T18:00:00.000Z: launch day";
+        assert_eq!(begun, format!("hold {until}; override – → 50/second {until}"));
         assert_eq!(change(None, Some(&json!({"headers": [], "url": "https://a/"}))), "headers –; url https://a/");
     }
 }

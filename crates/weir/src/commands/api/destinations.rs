@@ -4,19 +4,22 @@ use anyhow::Context as _;
 use reqwest::Method;
 use serde_json::{Value, value::RawValue};
 use weir_api_types::{
-    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Event, FilterTried, Purged,
-    Secret,
+    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Event, FilterTried, Override,
+    Purged, Secret,
 };
 
 use super::{
     Call,
     client::{Answer, Fields, Request},
     confirm, fields, read_file,
-    records::{InWords as _, waits},
+    records::{InWords as _, for_a_while, waits},
     settings,
 };
 use crate::{
-    cli::destinations::{AdaptiveFlags, Changes, DestinationCommand as Command, TlsFiles},
+    cli::{
+        destinations::{AdaptiveFlags, Changes, DestinationCommand as Command, Lasts, TlsFiles},
+        time::Span,
+    },
     commands::output::{
         self,
         table::{Cell, Column, Table},
@@ -60,6 +63,18 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         Command::Pause(several) => set_paused(call, &several.destinations, true).await,
         Command::Resume(several) => set_paused(call, &several.destinations, false).await,
         Command::Release(several) => release(call, &several.destinations).await,
+        Command::Override { one, rate_limits, unlimited, max_in_flight, lasts, end } => {
+            let mut body = lasting(&lasts)?;
+            if unlimited || !rate_limits.is_empty() {
+                body.insert("rate_limits".to_owned(), serde_json::to_value(rate_limits)?);
+            }
+            body.extend(fields(&serde_json::json!({ "max_in_flight": max_in_flight }))?);
+            lasts_for_a_while(call, &one.destination, "override", (!end).then_some(body)).await
+        }
+        Command::Hold { one, lasts, end } => {
+            let body = lasting(&lasts)?;
+            lasts_for_a_while(call, &one.destination, "hold", (!end).then_some(body)).await
+        }
         Command::Delete { several, consent } => {
             for named in &several.destinations {
                 let (destination, answer) = find(call, named).await?;
@@ -193,6 +208,7 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
         ("state", destination.state().to_owned()),
     ];
     lines.extend(destination.reason().map(|reason| ("", reason)));
+    lines.extend(destination.overridden().map(|overridden| ("override", overridden)));
     lines.push(("limits", destination.limits()));
     lines.push(("event types", joined(&destination.settings.event_types)));
     lines.extend(settings::lines(&answer.read()?));
@@ -287,6 +303,41 @@ async fn release(call: &Call, named: &[String]) -> anyhow::Result<()> {
         call.print(&released, |destination: Destination| format!("Released {}.", destination.label()))?;
     }
     Ok(())
+}
+
+/// The end and the reason of an override or a hold.
+fn lasting(Lasts { for_span, until, reason }: &Lasts) -> anyhow::Result<Fields> {
+    let for_s = for_span.as_ref().map(|Span(span)| span.as_secs());
+    fields(&serde_json::json!({"for_s": for_s, "until": until, "reason": reason}))
+}
+
+/// What was begun or ended, and what it replaces. A hold is read as an override without limits.
+#[derive(serde::Deserialize)]
+struct InForce {
+    #[serde(flatten)]
+    destination: Destination,
+    replaced: Option<Override>,
+}
+
+/// Begins an override or a hold; `None` ends it.
+async fn lasts_for_a_while(call: &Call, named: &str, what: &str, body: Option<Fields>) -> anyhow::Result<()> {
+    let (destination, read) = find(call, named).await?;
+    let path = ["v1", "destinations", &destination.id, what];
+    let text = body.map(|body| Value::Object(body).to_string());
+    let method = if text.is_some() { Method::POST } else { Method::DELETE };
+    let request = Request { body: text.as_deref(), if_match: read.etag.as_deref(), ..Request::new(method, &path) };
+    let answer = call.client.send(request).await?;
+    call.print(&answer, |InForce { destination, replaced }| {
+        let title = destination.title();
+        let replaced = replaced.map(|of| format!("\nIt replaces: {}", for_a_while(&of))).unwrap_or_default();
+        match (&destination.hold, destination.overridden()) {
+            _ if text.is_none() => format!("The {what} of {title} is over. Its limits: {}.", destination.limits()),
+            (Some(hold), _) if what == "hold" => {
+                format!("{title}: held until {}: {}{replaced}", hold.until, hold.reason)
+            }
+            (_, overridden) => format!("{title}: {}{replaced}", overridden.unwrap_or_default()),
+        }
+    })
 }
 
 async fn purge(call: &Call, destination: &Destination, body: &str, dry_run: bool) -> anyhow::Result<Answer> {

@@ -1,6 +1,7 @@
 //! `weir overview`: the destinations, what waits, how fast it is sent, and why not faster.
 
 use weir_api_types::{BriefDestination, Overview, OverviewRow, OverviewTotals};
+use weir_core::Timestamp;
 
 use super::{Call, fields, records::limits_of};
 use crate::{
@@ -60,6 +61,10 @@ pub(super) fn row(row: OverviewRow) -> [Cell; 10] {
     let used = row.utilisation.map(|share| format!("{:.0}%", share * 100.0));
     let drained = drained(&row);
     let limits = limits_of(&row.destination.rate_limits, row.destination.min_interval_ms);
+    let limits = match &row.destination.overridden {
+        Some(overridden) => format!("{limits} until {}", minute(overridden.until)),
+        None => limits,
+    };
     [
         title(&row.destination).into(),
         row.backlog.into(),
@@ -88,6 +93,12 @@ fn drained(row: &OverviewRow) -> Cell {
     }
 }
 
+/// The day and the minute.
+fn minute(at: Timestamp) -> String {
+    let at = at.to_string();
+    format!("{} UTC", at.get(..16).unwrap_or(&at).replace('T', " "))
+}
+
 /// In words, why the backlog is not sent faster, or why nothing would be sent.
 pub(super) fn why(row: &OverviewRow) -> (String, Tone) {
     let destination = &row.destination;
@@ -107,10 +118,7 @@ pub(super) fn why(row: &OverviewRow) -> (String, Tone) {
         return (format!("refused: {}", refused.text), Tone::Bad);
     }
     if let Some(until) = destination.held_until {
-        // A hold lasts an hour at most, so the clock is enough.
-        let until = until.to_string();
-        let clock = until.get(11..19).unwrap_or(&until);
-        return (because(&format!("held until {clock} UTC"), &destination.held_reason), Tone::Waiting);
+        return (because(&format!("held until {}", minute(until)), &destination.held_reason), Tone::Waiting);
     }
     match row.reason.as_deref() {
         None => (NONE.to_owned(), Tone::Plain),

@@ -1,6 +1,6 @@
 //! What the commands show of the API's answers.
 
-use weir_api_types::{Delivery, Destination, RateLimit, WaitsFor};
+use weir_api_types::{Delivery, Destination, Override, RateLimit, WaitsFor};
 use weir_core::Timestamp;
 
 use crate::cli::limit::LimitText;
@@ -15,6 +15,9 @@ pub(in crate::commands) trait InWords {
 
     /// The limits and the minimum interval; a destination without any is unlimited.
     fn limits(&self) -> String;
+
+    /// The override of its limits, with its end and its reason.
+    fn overridden(&self) -> Option<String>;
 
     /// In a word, whether deliveries are sent to the destination.
     fn state(&self) -> &'static str;
@@ -34,6 +37,10 @@ impl InWords for Destination {
 
     fn limits(&self) -> String {
         limits_of(&self.settings.rate_limits, self.settings.min_interval_ms)
+    }
+
+    fn overridden(&self) -> Option<String> {
+        self.overridden.as_ref().map(for_a_while)
     }
 
     fn state(&self) -> &'static str {
@@ -65,6 +72,15 @@ pub(super) fn limits_of(limits: &[RateLimit], min_interval_ms: Option<u32>) -> S
     let interval = min_interval_ms.map(|millis| format!("{millis} ms apart"));
     let limits: Vec<_> = limits.iter().map(|limit| LimitText(limit.clone()).to_string()).chain(interval).collect();
     if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
+}
+
+/// An override, or a hold, which has no limits: `50/second until 2026-11-27T18:00:00.000Z: launch day`.
+pub(super) fn for_a_while(of: &Override) -> String {
+    let limits = of.rate_limits.as_ref().map(|limits| limits_of(limits, None));
+    let in_flight = of.max_in_flight.map(|most| format!("{most} in flight"));
+    let limits: Vec<_> = limits.into_iter().chain(in_flight).collect();
+    let until = format!("until {}: {}", of.until, of.reason);
+    if limits.is_empty() { until } else { format!("{} {until}", limits.join(", ")) }
 }
 
 /// Why a waiting delivery is not sent yet.
