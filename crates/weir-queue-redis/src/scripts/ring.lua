@@ -1,7 +1,8 @@
 -- The window shape: `weir_core::limiter::Ring`. A cursor with a ring is { limit, period, burst, margin, since = the last
 -- start, spent, ring = { released, slots, oldest bucket, newest bucket, the last start that it counts, and for each bucket
 -- that is not empty the distance from the one before and its slots }, ring_until = time or nil }. An even limit has a
--- ring until `ring_until`, when it was a window before.
+-- ring until `ring_until`, when it was a window before. In costs the ring names the last start with a minus: a script of an
+-- earlier version, which counts a send as 1, writes it without, and then as many count as there may be.
 
 local RING_HEAD = 5
 
@@ -37,9 +38,15 @@ local function count_slots(cursor, slot_end, slots)
   count_in(cursor.ring, math.ceil(slot_end / bucket_of(cursor)), slots)
 end
 
+-- How the ring of a cursor names the last start.
+local function mark_of(cursor, last_start)
+  return is_in_costs(cursor) and -last_start or last_start
+end
+
 -- A ring after the last start, if there was one: all slots of the window may have started then.
 local function full_ring(cursor, last_start)
-  cursor.ring, cursor.since, cursor.spent = { 0, 0, 0, 0, last_start or 0 }, last_start or 0, last_start and 1 or 0
+  cursor.since, cursor.spent = last_start or 0, last_start and 1 or 0
+  cursor.ring = { 0, 0, 0, 0, mark_of(cursor, cursor.since) }
   if last_start then
     count_in(cursor.ring, math.floor(last_start / bucket_of(cursor)) + 1, cursor.limit)
   end
@@ -47,7 +54,7 @@ end
 
 -- A script of an earlier version has moved the cursor: it counts as many slots as there may be.
 local function trust_ring(limiter, cursor)
-  if is_window(cursor) and (not cursor.ring or cursor.ring[5] ~= cursor.since) then
+  if is_window(cursor) and (not cursor.ring or cursor.ring[5] ~= mark_of(cursor, cursor.since)) then
     full_ring(cursor, math.max(cursor.since, limiter.last_start or 0))
   end
 end
@@ -80,8 +87,20 @@ local function earliest_in_ring(cursor, others, from)
   return windows == 0 and start or math.max(start, from) + windows * (window_of(cursor.period) + ring_slot(cursor) + (cursor.margin or 0) + bucket_of(cursor))
 end
 
+-- The earliest start of a slot of this cost, before which `reserved` more are left for another one. Never, if the cost is
+-- above the limit.
+local function earliest_of_cost(cursor, cost, reserved, from)
+  if not is_in_costs(cursor) then
+    return earliest_in_ring(cursor, 0, from)
+  elseif cost > cursor.limit then
+    return math.huge
+  end
+  local start = earliest_in_ring(cursor, cost - 1, from)
+  return reserved > 0 and math.max(start, earliest_in_ring(cursor, reserved + cost - 1, from)) or start
+end
+
 -- Counts a slot. Buckets that are free again are dropped first.
-local function take_in_ring(cursor, slot_start, slot_end)
+local function take_in_ring(cursor, slot_start, slot_end, cost)
   local ring = cursor.ring
   local first, oldest = #ring + 1, ring[4]
   each_bucket(ring, function(bucket, slots, index)
@@ -102,13 +121,14 @@ local function take_in_ring(cursor, slot_start, slot_end)
     end
     cursor.ring = kept
   end
-  count_slots(cursor, slot_end, 1)
-  cursor.ring[5] = slot_start
+  count_slots(cursor, slot_end, taken_by(cursor, cost))
+  cursor.ring[5] = mark_of(cursor, slot_start)
 end
 
 -- Takes the last slot back, which counts in the newest bucket.
-local function uncount_slot(ring, since)
-  ring[2], ring[#ring], ring[5] = ring[2] - 1, ring[#ring] - 1, since
+local function uncount_slot(cursor, cost)
+  local ring, taken = cursor.ring, taken_by(cursor, cost)
+  ring[2], ring[#ring], ring[5] = ring[2] - taken, ring[#ring] - taken, mark_of(cursor, cursor.since)
   if ring[#ring] == 0 then
     ring[4] = ring[4] - ring[#ring - 1]
     ring[#ring], ring[#ring - 1] = nil, nil
