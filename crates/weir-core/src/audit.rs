@@ -383,7 +383,11 @@ mod tests {
                 3_000_000..6_000_000 => 50,
                 _ => 0,
             };
-            assert!(auditor.units[0].recent.len() <= bound, "{} sends are kept after {n}", auditor.units[0].recent.len());
+            assert!(
+                auditor.units[0].recent.len() <= bound,
+                "{} sends are kept after {n}",
+                auditor.units[0].recent.len()
+            );
             most = most.max(auditor.units[0].recent.len());
         }
         assert_eq!(most, 3_000);

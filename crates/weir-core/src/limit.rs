@@ -448,14 +448,20 @@ impl RateLimits {
         self.of_periods.iter().map(RateLimit::bound).min()
     }
 
-    /// What bounds the sustained rate most, and this rate in sends per second; `None` when unlimited.
+    /// What bounds the sustained rate most, and this rate in sends per second, of a cost of 1; `None` when unlimited.
     pub fn strictest(&self) -> Option<(f64, Bound)> {
+        self.strictest_at(1.0)
+    }
+
+    /// The same for sends of this mean cost.
+    pub fn strictest_at(&self, cost: f64) -> Option<(f64, Bound)> {
         let width = slot_width(&self.of_periods, self.min_interval);
         let of_interval = self.min_interval.map(|interval| {
             let spacing = interval.as_duration() + width;
             (1.0 / spacing.as_secs_f64(), Bound::MinInterval(interval))
         });
-        let of_limits = self.of_periods.iter().map(|limit| (limit.per_second(), Bound::Limit(*limit)));
+        let per_second = |limit: &RateLimit| limit.per_second() / if limit.is_in_costs() { cost } else { 1.0 };
+        let of_limits = self.of_periods.iter().map(|limit| (per_second(limit), Bound::Limit(*limit)));
         of_limits.chain(of_interval).min_by(|a, b| a.0.total_cmp(&b.0))
     }
 

@@ -363,7 +363,8 @@ impl Limiter {
         let spaced = self.interval_spacing().map_or(max, |spacing| {
             times(until.since(next).saturating_sub(Duration::from_nanos(1)), spacing).saturating_add(1)
         });
-        let of_ring = |ring: &Ring| (f64::from(ring.slots_before(until)) / self.usually_taken(&ring.limit)).ceil() as u32;
+        let of_ring =
+            |ring: &Ring| (f64::from(ring.slots_before(until)) / self.usually_taken(&ring.limit)).ceil() as u32;
         let most = self.rings.iter().map(of_ring).fold(max.min(spaced), u32::min);
         self.cursors.iter().map(slots_of).fold(most, u32::min)
     }

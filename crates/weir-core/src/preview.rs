@@ -151,8 +151,7 @@ impl Forecast {
     }
 
     fn start_of_s(&self, n: f64) -> f64 {
-        let freed =
-            |(ring, taken): &(Ring, f64)| seconds(self.now, ring.earliest((n * taken) as u64 - 1, self.now));
+        let freed = |(ring, taken): &(Ring, f64)| seconds(self.now, ring.earliest((n * taken) as u64 - 1, self.now));
         let freed = self.rings.iter().filter(|_| n >= 1.0).map(freed).fold(self.begins_in_s, f64::max);
         self.paces.iter().map(|pace| pace.offset_s + n * pace.spacing_s).fold(freed, f64::max)
     }

@@ -409,6 +409,7 @@ pub fn smallest_limit(past: &Past, trial: &Trial, limit: RateLimit, target: Dura
         RateLimit::with_burst(number, limit.period, limit.burst.get().min(number))?
             .with_margin(limit.margin_ms())?
             .with_shape(limit.shape())
+            .and_then(|shaped| if limit.is_in_costs() { shaped.in_costs() } else { Some(shaped) })
     };
     let is_enough = |number: u32| {
         let limits = with(number).and_then(|limit| RateLimits::new(vec![limit]).ok());

@@ -147,6 +147,7 @@ impl Subject {
             attempts: 0,
             attempts_before: 0,
             is_replay: false,
+            cost: 1,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: now + expires_in,
             destination: None,

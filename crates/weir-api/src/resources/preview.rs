@@ -78,7 +78,9 @@ pub(crate) async fn show(
     let current = &destination.settings;
     let min_interval = request.min_interval_ms.map_or(current.rate_limits.min_interval(), rates::min_interval);
     let proposed_limits = request.rate_limits.map_or_else(|| current.rate_limits.clone(), RateLimits::from);
-    measured.rings.extend(backlog::rings(&api, id, &proposed_limits, now).await?);
+    let (rings, usual_cost) = backlog::rings(&api, id, &proposed_limits, now).await?;
+    measured.rings.extend(rings);
+    measured.usual_cost = measured.usual_cost.max(usual_cost);
     let view = |limits: &RateLimits, max_in_flight: u32| {
         let forecast = |limits: &RateLimits| measured.forecast(&destination, limits, max_in_flight, now);
         view(&measured, expiries, limits, forecast)

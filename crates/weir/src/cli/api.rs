@@ -152,6 +152,9 @@ pub(crate) struct EventFields {
     /// Keep the order of events with this key, at ordered destinations
     #[arg(long, value_name = "KEY")]
     pub(crate) ordering_key: Option<String>,
+    /// How much of limits that count costs each send takes, 1 to 1000 [default: 1]
+    #[arg(long, value_name = "POINTS", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) cost: Option<u32>,
 }
 
 #[derive(Debug, Clone, Args, Serialize)]
