@@ -220,6 +220,11 @@ impl RateLimit {
         Some(Self { unit: Unit::Cost, ..self.with_shape(Shape::Window)? })
     }
 
+    /// The limit counting requests.
+    pub fn as_requests(&self) -> Self {
+        Self { unit: Unit::Request, ..*self }
+    }
+
     pub fn unit(&self) -> Unit {
         self.unit
     }

@@ -42,7 +42,10 @@ pub use ring::{RETIRED_LONGER, Ring};
 /// bounds how long a slot that was granted before an edit can still be used: less than 100 ms.
 pub const GRANT_AHEAD: Duration = Duration::from_millis(40);
 
-/// A send that waits for room under a limit in costs is not overtaken until this long after its expected start: it may
+/// A send that waits for room under a limit in costs may be overtaken for so long: older ones are ready in the same moment.
+pub const OVERTAKEN_FOR: Duration = Duration::from_millis(500);
+
+/// It is not overtaken until this long after its expected start: it may
 /// have gone back to the store, and is published again in time.
 pub const WAITED_FOR: Duration = Duration::from_secs(2);
 
@@ -166,8 +169,16 @@ pub struct Limiter {
     last_take: Option<LastTake>,
     /// The mean cost of the last sends, in parts of [`COST_OF_ONE`]; 0: not known. It only says how many to publish.
     usual_cost: u32,
-    /// The highest cost that waits for room under a limit in costs, and until when nothing cheaper overtakes it.
-    waiting: Option<(u32, Timestamp)>,
+    /// The highest cost that waits for room under a limit in costs.
+    waiting: Option<Waiting>,
+}
+
+/// A send that waits for room. Nothing cheaper overtakes it in this time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Waiting {
+    cost: u32,
+    from: Timestamp,
+    until: Timestamp,
 }
 
 /// The state before the last slot was taken, while nothing else has moved the cursors since.
@@ -243,15 +254,22 @@ impl Limiter {
 
     /// Notes that a send with this cost has to wait until `start`.
     pub fn wait(&mut self, cost: u32, start: Timestamp, now: Timestamp) {
-        let is_more = self.waiting.is_none_or(|(most, until)| cost >= most || until <= now);
-        if is_more && start < Timestamp::MAX && self.rings.iter().any(|ring| ring.limit.is_in_costs()) {
-            self.waiting = Some((cost, start + WAITED_FOR));
+        let known = self.waiting.filter(|waiting| now < waiting.until);
+        let is_most = known.is_none_or(|waiting| cost >= waiting.cost);
+        if is_most && start < Timestamp::MAX && self.counts_costs() {
+            let from = known.map_or(now + OVERTAKEN_FOR, |waiting| waiting.from);
+            self.waiting = Some(Waiting { cost, from, until: start + WAITED_FOR });
         }
+    }
+
+    fn counts_costs(&self) -> bool {
+        self.rings.iter().any(|ring| ring.limit.is_in_costs())
     }
 
     /// What is left for a send that costs more than this one.
     fn reserved(&self, cost: u32, now: Timestamp) -> u32 {
-        self.waiting.filter(|&(most, until)| most > cost && now < until).map_or(0, |(most, _)| most)
+        let binds = |waiting: &Waiting| waiting.cost > cost && waiting.from <= now && now < waiting.until;
+        self.waiting.filter(binds).map_or(0, |waiting| waiting.cost)
     }
 
     /// Whether the cursors are those of exactly these limits.
@@ -382,11 +400,11 @@ impl Limiter {
         let width = self.slot_width();
         self.rings.retain(|ring| ring.until.is_none_or(|until| start < until));
         let buckets = self.rings.iter_mut().map(|ring| ring.take(start, width, cost)).collect();
-        if self.rings.iter().any(|ring| ring.limit.is_in_costs()) {
+        if self.counts_costs() {
             let (usual, new) = (i64::from(self.usual_cost), i64::from(cost) * i64::from(COST_OF_ONE));
             let usual = if usual == 0 { new } else { usual + (new - usual).div_euclid(16) };
             self.usual_cost = u32::try_from(usual).unwrap_or(COST_OF_ONE);
-            self.waiting.take_if(|(most, _)| *most <= cost);
+            self.waiting.take_if(|waiting| waiting.cost <= cost);
         }
         let (cursors, last_start) = (self.cursors.clone(), self.last_start);
         self.last_take = is_limited.then_some(LastTake { start, cursors, buckets, cost, last_start });

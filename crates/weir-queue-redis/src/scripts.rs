@@ -13,7 +13,7 @@ use weir_core::{
     adaptive::{AdaptiveRate, PaceCursor},
     claim::ClaimedDelivery,
     limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
-    limiter::{COST_OF_ONE, GRANT_AHEAD, LimitCursor, LimiterParts, RETIRED_LONGER, Ring, WAITED_FOR},
+    limiter::{COST_OF_ONE, GRANT_AHEAD, LimitCursor, LimiterParts, OVERTAKEN_FOR, RETIRED_LONGER, Ring, WAITED_FOR},
     plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };
 use weir_queue::{
@@ -157,6 +157,7 @@ fn constants() -> String {
         ("RUN_FALLBACK", RUN_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),
         ("RETIRED_LONGER", RETIRED_LONGER),
+        ("OVERTAKEN_FOR", OVERTAKEN_FOR),
         ("WAITED_FOR", WAITED_FOR),
         ("NARROW_SLOT", NARROW_SLOT),
         ("NARROWEST_SLOT", NARROWEST_SLOT),

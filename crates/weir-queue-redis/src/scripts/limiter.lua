@@ -3,7 +3,7 @@
 -- last_start = time or nil, wide_end = the end of the last slot if it was wider than usual, or nil, held_until = time,
 -- last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil, and where a
 -- limit is in costs: last_cost, usual_cost = the mean cost of the last sends in parts of COST_OF_ONE, waiting = { the
--- highest cost that waits for room, until when nothing cheaper overtakes it } or nil }. A cursor of an earlier version has
+-- highest cost that waits for room, from when and until when nothing cheaper overtakes it } or nil }. A cursor of an earlier version has
 -- no margin. Cursors with a ring: ring.lua.
 --
 -- Limits are a list of { limit, period, burst, margin } with a field `interval`: the minimum interval or nil.
@@ -124,7 +124,7 @@ end
 -- What is left for a send that costs more than this one.
 local function reserved_from(limiter, cost, at)
   local waiting = limiter.waiting
-  return waiting and waiting[1] > cost and at < waiting[2] and waiting[1] or 0
+  return waiting and waiting[1] > cost and waiting[2] <= at and at < waiting[3] and waiting[1] or 0
 end
 
 -- The start of the next slot if it is taken at this time, by a send of this cost or of 1.
@@ -153,9 +153,9 @@ end
 
 -- Notes that a send of this cost has to wait until `start`, under a limit in costs.
 local function wait_for_room(limiter, cost, start, at)
-  local waiting = limiter.waiting
-  if start < math.huge and (not waiting or cost >= waiting[1] or waiting[2] <= at) and counts_costs(limiter) then
-    limiter.waiting = { cost, start + WAITED_FOR }
+  local known = limiter.waiting and at < limiter.waiting[3] and limiter.waiting
+  if start < math.huge and (not known or cost >= known[1]) and counts_costs(limiter) then
+    limiter.waiting = { cost, known and known[2] or at + OVERTAKEN_FOR, start + WAITED_FOR }
   end
 end
 
