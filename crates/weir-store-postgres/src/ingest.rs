@@ -98,7 +98,7 @@ WHERE e.id = r.id AND e.id = ANY($1)";
 
 /// Those of other days are left out as above.
 pub(crate) const RECORD_COSTS: &str = "
-WITH events AS (
+WITH of_events AS (
     UPDATE events e SET cost = r.cost FROM unnest($1::uuid[], $2::integer[]) AS r (id, cost)
     WHERE e.id = r.id AND e.id = ANY($1)
 )

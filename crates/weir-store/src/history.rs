@@ -93,6 +93,7 @@ pub struct PastRecord {
     pub expires_at: Option<Timestamp>,
     /// When the last replay that took it began.
     pub replayed_at: Option<Timestamp>,
+    pub cost: u32,
     /// `None`: the delivery has none.
     pub attempt: Option<PastRecordAttempt>,
 }

@@ -175,7 +175,7 @@ pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
 
 /// The columns of a delivery `d`, the replay `p` that took it, and an attempt `a`, for [`past`].
 pub const PAST_COLUMNS: &str = "d.id, d.state, coalesce(d.deliver_at, d.created_at), d.next_attempt_at, d.expires_at, \
-    p.created_at, a.number, a.id, a.sent_at, a.duration_ms, a.outcome";
+    p.created_at, a.number, a.id, a.sent_at, a.duration_ms, a.outcome, d.cost";
 
 pub fn past<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecord, E> {
     Ok(PastRecord {
@@ -185,6 +185,7 @@ pub fn past<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecord, E> {
         next_attempt_at: row.time(3)?,
         expires_at: row.optional_time(4)?,
         replayed_at: row.optional_time(5)?,
+        cost: cost(row, 11)?,
         attempt: row.optional_int(6)?.map(|_| past_attempt(row)).transpose()?,
     })
 }
