@@ -1,6 +1,7 @@
 //! The cost of an event: stored, claimed, and summed up for limits in costs.
 
 use super::*;
+use crate::{IngestRefusal, SentCounts};
 
 /// A limit of this many points a minute.
 fn points(limit: u32) -> RateLimit {
