@@ -45,8 +45,8 @@ pub const GRANT_AHEAD: Duration = Duration::from_millis(40);
 /// A send that waits for room under a limit in costs may be overtaken for so long: older ones are ready in the same moment.
 pub const OVERTAKEN_FOR: Duration = Duration::from_millis(500);
 
-/// It is not overtaken until this long after its expected start: it may
-/// have gone back to the store, and is published again in time.
+/// Then it is not overtaken until so long after its expected start: it may have gone back to the store, and is published
+/// again in time.
 pub const WAITED_FOR: Duration = Duration::from_secs(2);
 
 /// A cost of one, as [`Limiter`] keeps the usual cost of a send.
@@ -465,7 +465,8 @@ impl Limiter {
         let cursors = limits.of_shape(Shape::Even).map(cursor).collect();
         let rings = limits.as_slice().iter().filter_map(ring).collect();
         let min_interval = limits.min_interval();
-        let mut edited = Self { cursors, rings, min_interval, last_take: None, ..self.clone() };
+        // What waits may cost more than the new limit. It asks again.
+        let mut edited = Self { cursors, rings, min_interval, last_take: None, waiting: None, ..self.clone() };
         // If the edit makes slots narrower, the last slot may still be used until its old end. So the last start, and
         // the cursors that the edit changed, move later by the difference.
         let later = old_width.saturating_sub(edited.slot_width());

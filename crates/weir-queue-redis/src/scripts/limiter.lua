@@ -382,7 +382,8 @@ local function reconfigure(limiter, limits)
       end
     end
   end
-  limiter.cursors, limiter.interval, limiter.last_take = cursors, limits.interval, nil
+  -- What waits may cost more than the new limit. It asks again.
+  limiter.cursors, limiter.interval, limiter.last_take, limiter.waiting = cursors, limits.interval, nil, nil
   -- A kept cursor does not move: the spacing of its limit already allows for slots of the old width.
   local later = old_width - width_of_slots(limiter)
   if last_start and later > 0 then
