@@ -64,7 +64,6 @@ pub async fn a_retry_and_a_recovered_claim_keep_the_cost(subject: Subject) {
 }
 
 pub async fn a_cost_on_the_fast_path_is_that_of_the_event(subject: Subject) {
-    subject.create(limited(1, 1_000)).await;
     let fast_path = subject.fast_path(9).await;
     subject.ingest(vec![matched(costing(1, 9))]).await;
     let admitted = fast_path.admitted();
