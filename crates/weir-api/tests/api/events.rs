@@ -107,7 +107,7 @@ async fn an_event_has_a_cost_up_to_the_limits_of_the_destinations_that_take_it()
     for cost in [json!(0), json!(1_001), json!(1.5), json!("7"), json!(-1)] {
         assert_eq!(posted(cost.clone()).await.pointers(), ["/cost"], "{cost}");
     }
-    let refused = posted(json!(101)).await.expect(StatusCode::UNPROCESSABLE_ENTITY);
+    let refused = posted(json!(101)).await.problem(422);
     let detail = refused["errors"][0]["detail"].as_str().unwrap();
     assert!(detail.contains("at most 100") && detail.contains("100 per minute") && detail.contains(&id), "{detail}");
     let accepted = posted(json!(100.0)).await.expect(StatusCode::ACCEPTED);
