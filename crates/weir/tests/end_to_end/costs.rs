@@ -82,7 +82,7 @@ async fn a_limit_that_is_lowered_below_a_waiting_cost_ends_the_delivery(app: &Ap
     app.patch(&id, edit).await;
     receiver.wait_for("/points", 2, SECOND * 30).await;
     app.drained(&id, SECOND * 30).await;
-    let dead = app.get(&format!("/v1/deliveries?destination_id={id}&state=dead")).await;
+    let dead = app.get(&format!("/v1/deliveries?destination={id}&state=dead")).await;
     assert_eq!(dead["data"].as_array().map(Vec::len), Some(1), "{dead}");
     let error = dead["data"][0]["last_error"].as_str().unwrap();
     assert_eq!(error, "not sent: its cost of 800 is above the limit of 100 per second of the destination");
