@@ -347,6 +347,13 @@ impl Limiter {
         self.cursors.iter().map(|cursor| cursor.earliest(0)).fold(earliest, Timestamp::max)
     }
 
+    /// From when on a slot is owed: to the send that waits for room at `now`, otherwise to one with a cost of 1. Not before
+    /// `from`.
+    pub fn owed_start(&self, from: Timestamp, now: Timestamp) -> Timestamp {
+        let cost = self.waiting.filter(|waiting| now < waiting.until).map_or(1, |waiting| waiting.cost);
+        self.next_start_of(cost, from)
+    }
+
     /// The start of a slot that is taken after `others` further slots. When several limits bind in turn, this is an
     /// estimate.
     pub fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {

@@ -391,6 +391,7 @@ fn cheap_sends_do_not_overtake_one_that_waits_for_room() {
     assert_eq!(limiter.next_start_of(1, at(6_400)), at(6_400), "older ones may be ready in the same moment");
     assert!(limiter.next_start_of(1, at(6_500)) >= start, "otherwise cheap ones would take all that becomes free");
     assert_eq!(limiter.next_start_of(80, at(6_500)), start);
+    assert_eq!(limiter.owed_start(Timestamp::MIN, at(6_500)), start, "nothing is owed before");
     assert_eq!(limiter.take_of(80, start).start, start);
     assert!(limiter.next_start_of(1, start) < start + Duration::from_secs(5), "what is free goes to the others");
     // One that never comes back holds nobody for longer.

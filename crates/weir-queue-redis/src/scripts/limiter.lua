@@ -143,6 +143,12 @@ local function next_start(limiter, at, cost)
   return start
 end
 
+-- To the send of which cost the next slot is owed.
+local function waiting_cost(limiter, at)
+  local waiting = limiter.waiting
+  return waiting and at < waiting[3] and waiting[1] or 1
+end
+
 local function counts_costs(limiter)
   for _, cursor in ipairs(limiter.cursors) do
     if is_in_costs(cursor) then

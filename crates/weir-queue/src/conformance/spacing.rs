@@ -197,6 +197,9 @@ pub async fn a_slot_under_a_limit_in_costs_takes_the_cost_of_its_event(subject: 
     let least = |slot: Slot| slot.end + Period::SECOND.window() - subject.precision;
     assert!(start_of(subject.ask_for_slot(&permits[2]).await) >= least(second));
     assert!(start_of(subject.ask_for_slot(&permits[3]).await) >= least(first));
+    // Nobody owes a slot to what would fit before.
+    let progress = subject.progress().await.0;
+    assert!(progress.next_start.expect("known") >= least(second), "{progress:?}");
     assert!(subject.slot(&permits[2]).await.start >= least(second));
     granted(subject.ask_for_slot(&permits[3]).await);
     let cursors = subject.begin_run().await.cursors.expect("known");

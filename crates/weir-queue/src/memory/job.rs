@@ -269,7 +269,7 @@ impl Job {
             last_start: self.cursors.as_ref().and_then(Limiter::last_start),
             next_start: self.cursors.as_ref().map(|cursors| {
                 let of_pace = self.pace.as_ref().map_or(Timestamp::MIN, |pace| pace.cursor.next_start());
-                cursors.next_start(self.held_until.max(of_pace))
+                cursors.owed_start(self.held_until.max(of_pace), now)
             }),
         }
     }
