@@ -361,12 +361,12 @@ fn points(limit: u32, period: Period) -> RateLimits {
 fn a_slot_takes_its_whole_cost_or_waits_for_it() {
     let mut limiter = Limiter::new(&points(1_000, Period::MINUTE));
     let first = limiter.take_of(600, at(0));
-    assert_eq!(limiter.take_of(400, at(10)).start, at(10), "exactly the limit");
-    let freed = limiter.next_start_of(1, at(20));
+    assert_eq!(limiter.take_of(400, at(500)).start, at(500), "exactly the limit");
+    let freed = limiter.next_start_of(1, at(600));
     assert!(freed >= first.start + Duration::from_secs(60) && freed < first.start + Duration::from_millis(60_200));
-    assert_eq!(limiter.next_start_of(600, at(20)), freed);
-    assert!(limiter.next_start_of(601, at(20)) > freed, "it needs the room of both");
-    assert_eq!(limiter.next_start_of(1_001, at(20)), Timestamp::MAX, "never");
+    assert_eq!(limiter.next_start_of(600, at(600)), freed);
+    assert!(limiter.next_start_of(601, at(600)) > freed, "it needs the room of both");
+    assert_eq!(limiter.next_start_of(1_001, at(600)), Timestamp::MAX, "never");
 }
 
 #[test]
