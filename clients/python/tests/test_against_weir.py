@@ -139,6 +139,16 @@ class AgainstWeir(unittest.TestCase):
         self.assertIn(replay["id"], [one["id"] for one in self.weir.replays.list()])
         self.wait_until_sent(id)
 
+    def test_an_event_has_a_cost_of_a_limit_in_points(self) -> None:
+        limits: list[Any] = [{"limit": 100, "period": "minute", "unit": "cost"}]
+        settings: Any = {"url": RECEIVER, "tenant": "points", "rate_limits": limits, "paused": True}
+        destination = self.weir.destinations.create(settings)
+        self.assertEqual(destination["rate_limits"][0].get("unit"), "cost")
+        event = self.weir.events.post("a", 1, tenant="points", cost=60)
+        self.assertEqual(self.weir.events.get(event["id"])["deliveries"][0].get("cost"), 60)
+        with self.assertRaises(InvalidRequest):
+            self.weir.events.post("a", 1, tenant="points", cost=101)
+
     def test_what_waits_is_retried_cancelled_and_purged(self) -> None:
         id = self.weir.destinations.create({"url": RECEIVER, "tenant": "waits", "paused": True})["id"]
         with self.assertRaises(BatchRefused) as raised:

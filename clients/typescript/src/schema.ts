@@ -1550,6 +1550,11 @@ export interface components {
              * @description The number of counted attempts.
              */
             attempt_count: number;
+            /**
+             * Format: int32
+             * @description How much of a limit in costs each attempt takes; absent for 1.
+             */
+            cost?: number;
             /** Format: date-time */
             created_at: string;
             destination_id: string;
@@ -2091,6 +2096,11 @@ export interface components {
         /** @description An event. */
         Event: {
             coalesce_key?: string;
+            /**
+             * Format: int32
+             * @description How much of a limit in costs each of its sends takes; absent for 1.
+             */
+            cost?: number;
             /** Format: date-time */
             created_at: string;
             /** @description The data, byte for byte as ingested. Lists show it only with `include=data`. */
@@ -2140,6 +2150,13 @@ export interface components {
         /** @description An event to send. */
         EventRequest: {
             coalesce_key?: components["schemas"]["EventKey"] | null;
+            /**
+             * Format: int32
+             * @description How much of each limit with the unit `cost` a send of the event takes. Refused if it is above such a limit of a
+             *     destination that takes the event.
+             * @default 1
+             */
+            cost?: number | null;
             /** @description Any JSON value; delivered byte for byte. */
             data: unknown;
             deliver_at?: components["schemas"]["Time"] | null;
@@ -2509,6 +2526,7 @@ export interface components {
              * @description The number of further sends that exceed it if the sends of unknown outcome started at their latest instant.
              */
             possible_violations: number;
+            unit?: components["schemas"]["LimitUnit"];
             /**
              * Format: double
              * @description Sends ÷ (limit × span ÷ period), without gaps longer than one period.
@@ -2533,6 +2551,13 @@ export interface components {
             min_interval_ms: number | null;
             rate_limits: components["schemas"]["RateLimit"][];
         };
+        /**
+         * @description What a limit counts. `request`, as where it is absent: each send as one. `cost`: each send as the `cost` of its
+         *     event; such a limit has the shape `window`.
+         * @example cost
+         * @enum {string}
+         */
+        LimitUnit: "request" | "cost";
         /** @description A number of deliveries, counted up to a bound. */
         ListCount: {
             /** @description There may be more than `value`, because no more deliveries were examined. */
@@ -3059,6 +3084,7 @@ export interface components {
             margin_ms: number;
             period: components["schemas"]["Period"];
             shape?: components["schemas"]["Shape"];
+            unit?: components["schemas"]["LimitUnit"];
             /**
              * Format: int32
              * @description The length of the period, unless it is a whole second, minute, hour or day.
@@ -3087,6 +3113,8 @@ export interface components {
             period?: components["schemas"]["Period"] | null;
             /** @default even */
             shape?: components["schemas"]["Shape"] | null;
+            /** @default request */
+            unit?: components["schemas"]["LimitUnit"] | null;
             /**
              * Format: int32
              * @description The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`.

@@ -119,6 +119,15 @@ test("integers of 64 bits keep their digits in both directions", async () => {
   await weir.destinations.delete(id);
 });
 
+test("an event has a cost of a limit in points", async () => {
+  const rate_limits = [{ limit: 100, period: "minute", unit: "cost" }];
+  const settings = { url: "http://127.0.0.1:9/", tenant: "points", rate_limits, paused: true };
+  assert.equal((await weir.destinations.create(settings)).rate_limits[0].unit, "cost");
+  const event = await weir.events.post({ type: "a", data: 1, tenant: "points", cost: 60 });
+  assert.equal((await weir.events.get(event.id)).deliveries[0].cost, 60);
+  await assert.rejects(weir.events.post({ type: "a", data: 1, tenant: "points", cost: 101 }), InvalidRequest);
+});
+
 test("what waits is retried, cancelled and purged", async () => {
   const tenant = "waits";
   const { id } = await weir.destinations.create({ url: receiver, tenant, paused: true });

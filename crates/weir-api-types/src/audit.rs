@@ -41,6 +41,10 @@ pub struct LimitAudit {
     #[schema(schema_with = references::period)]
     pub period: String,
     pub burst: u32,
+    /// `cost`: `sends` and the numbers below are sums of costs. Absent for a limit in requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = references::unit)]
+    pub unit: Option<String>,
     /// The calendar window (UTC) with the most sends, among the windows that this limit applies to.
     pub worst_calendar_window: Option<Window>,
     /// The half-open window of one period with the most sends, wherever it begins, among the windows that this limit

@@ -38,6 +38,10 @@ pub struct Delivery {
     /// The delivery becomes `expired` if it is not claimed by this instant.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
+    /// How much of a limit in costs each attempt takes; absent for 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[schema(minimum = 1, maximum = 1_000, required = false)]
+    pub cost: u32,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
@@ -50,6 +54,15 @@ pub struct Delivery {
     pub last_error_kind: Option<String>,
     /// The HTTP status of the last attempt.
     pub last_status_code: Option<u16>,
+}
+
+/// The usual cost.
+fn one() -> u32 {
+    1
+}
+
+fn is_one(cost: &u32) -> bool {
+    *cost == 1
 }
 
 /// A delivery with its attempts, oldest first.

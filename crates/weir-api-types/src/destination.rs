@@ -290,6 +290,10 @@ pub struct RateLimit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = references::shape)]
     pub shape: Option<String>,
+    /// Absent: `request`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = references::unit)]
+    pub unit: Option<String>,
 }
 
 /// The retry policy. The delays are given by `base_ms` and `cap_ms`, or by `schedule_ms`.

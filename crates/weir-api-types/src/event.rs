@@ -1,5 +1,7 @@
 //! Events, and the answers to those who send them.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -38,6 +40,10 @@ pub struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     pub ordering_key: Option<String>,
+    /// How much of a limit in costs each of its sends takes; absent for 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, minimum = 2, maximum = 1_000, required = false)]
+    pub cost: Option<NonZeroU32>,
     /// The data, byte for byte as ingested. Lists show it only with `include=data`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value, required = false)]

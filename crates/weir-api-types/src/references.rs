@@ -16,6 +16,7 @@ references! {
     period = "Period";
     shape = "Shape";
     signature_style = "SignatureStyle";
+    unit = "LimitUnit";
 }
 
 // A field with a `schema_with` loses its doc comment, so these have the description of their only field.

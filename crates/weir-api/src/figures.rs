@@ -9,7 +9,7 @@ use weir_core::{
     adaptive::Status,
     destination::Settings,
     limit::Shape,
-    limiter::Ring,
+    limiter::{COST_OF_ONE, Ring},
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
     stall::Fault,
@@ -42,6 +42,8 @@ pub(crate) struct Measured {
     pub(crate) last_sent_at: Option<Timestamp>,
     /// What is recorded for limits of the window shape.
     pub(crate) rings: Vec<Ring>,
+    /// For limits in costs, of what waits; in parts of [`COST_OF_ONE`], and 0 where it is not known.
+    pub(crate) usual_cost: u32,
     /// The average answer time; `None` without recent answers, or if it is not measured.
     pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit, as far as is known.
@@ -139,7 +141,7 @@ impl Measured {
 
     /// Whether it sends as fast as its pace, which is below its limits.
     fn is_at_pace(&self, settings: &Settings) -> bool {
-        let below = |per_s: f64| settings.rate_limits.per_second().is_none_or(|limit| per_s < limit);
+        let below = |per_s: f64| self.allowed_per_s(settings).is_none_or(|limit| per_s < limit);
         self.pace.as_ref().is_some_and(|pace| below(pace.per_s) && self.achieved_per_s >= FULL_USE * pace.per_s)
     }
 
@@ -154,7 +156,16 @@ impl Measured {
 
     /// The share of the limits that is used.
     fn utilisation(&self, settings: &Settings) -> Option<f64> {
-        settings.rate_limits.per_second().map(|rate| (self.achieved_per_s / rate).min(1.0))
+        self.allowed_per_s(settings).map(|rate| (self.achieved_per_s / rate).min(1.0))
+    }
+
+    fn usual_cost(&self) -> f64 {
+        f64::from(self.usual_cost.max(COST_OF_ONE)) / f64::from(COST_OF_ONE)
+    }
+
+    /// The rate of sends that the limits allow in the long run.
+    fn allowed_per_s(&self, settings: &Settings) -> Option<f64> {
+        settings.rate_limits.strictest_at(self.usual_cost()).map(|(per_s, _)| per_s)
     }
 
     /// How the destination would send with these limits. A hold counts; a pause or an open breaker does not. If they are
@@ -197,6 +208,7 @@ impl Measured {
             Limiter::recovered(&limits.evenly(), self.last_sent_at)
         };
         self.rings.iter().for_each(|ring| limiter.recall(ring.clone()));
+        limiter.expect_cost(self.usual_cost);
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
         Forecast::new(&limiter, answers, now).paced(self.pace.as_ref().map(|pace| pace.per_s))
     }
@@ -226,7 +238,7 @@ impl Figures {
         let destination = &*stored.at(now);
         let settings = &destination.settings;
         let limits = &settings.rate_limits;
-        let (configured_per_s, binding) = limits.strictest().unzip();
+        let (configured_per_s, binding) = limits.strictest_at(measured.usual_cost()).unzip();
         let utilisation = measured.utilisation(settings);
         let reason = reason(destination, measured, now);
         let forecast = measured.forecast(stored, limits, settings.max_in_flight, now);

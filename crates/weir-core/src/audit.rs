@@ -30,7 +30,10 @@ pub mod windows;
 
 use std::time::Duration;
 
-use crate::{limit::RateLimits, time::Timestamp};
+use crate::{
+    limit::{RateLimits, Unit},
+    time::Timestamp,
+};
 
 pub use report::{AuditReport, LatencyPercentiles, LimitAudit, MAX_UNKNOWN_NAMED, MinIntervalAudit, UnknownSend};
 pub use series::Series;
@@ -43,15 +46,46 @@ use recent::Recent;
 use sliding::Sliding;
 use usage::Usage;
 
+/// The limits of one unit. A send with a cost of n counts in costs as n sends at one instant.
+#[derive(Debug)]
+struct OfUnit {
+    recent: Recent,
+    /// The periods that have a limit in the range, the shortest first.
+    periods: Vec<(Sliding, Usage)>,
+}
+
+impl OfUnit {
+    fn new(unit: Unit, changes: &[(Timestamp, RateLimits)], from: Timestamp, to: Timestamp) -> Self {
+        // A period without a limit in the range has nothing to judge.
+        let judges = |period| {
+            let in_force = InForce::of_unit(changes, period, unit);
+            let sliding = Sliding::new(period, &in_force, from, to);
+            (!sliding.findings().is_empty()).then(|| (sliding, Usage::new(period, &in_force)))
+        };
+        let periods = RateLimits::periods(changes.iter().map(|(_, limits)| limits), unit);
+        Self { recent: Recent::default(), periods: periods.into_iter().filter_map(judges).collect() }
+    }
+
+    fn judge(&mut self, at: Timestamp, is_unknown: bool) {
+        self.recent.push(at, is_unknown);
+        let mut needed: Option<Timestamp> = None;
+        for (sliding, usage) in &mut self.periods {
+            usage.send(at);
+            let since = sliding.send(at, is_unknown, &self.recent);
+            needed = needed.into_iter().chain(since).min();
+        }
+        self.recent.keep_from(needed);
+    }
+}
+
 /// Judges sends one by one.
 #[derive(Debug)]
 pub struct Auditor {
     from: Timestamp,
     to: Timestamp,
     limit_changes: Vec<(Timestamp, RateLimits)>,
-    recent: Recent,
-    /// The periods that have a limit in the range, the shortest first.
-    periods: Vec<(Sliding, Usage)>,
+    /// The limits in requests, and those in costs.
+    units: [OfUnit; 2],
     gaps: Gaps,
     sends: u64,
     unknown_sends: Vec<UnknownSend>,
@@ -64,23 +98,13 @@ impl Auditor {
     /// An auditor of the sends in `[from, to)`. `limit_changes` are the limits and when each came into force, oldest
     /// first. The oldest limits also apply to the time before them.
     pub fn new(limit_changes: Vec<(Timestamp, RateLimits)>, from: Timestamp, to: Timestamp) -> Self {
-        // A period without a limit in the range has nothing to judge.
-        let judges = |period| {
-            let in_force = InForce::new(&limit_changes, period);
-            let sliding = Sliding::new(period, &in_force, from, to);
-            (!sliding.findings().is_empty()).then(|| (sliding, Usage::new(period, &in_force)))
-        };
-        let periods = RateLimits::periods(limit_changes.iter().map(|(_, limits)| limits))
-            .into_iter()
-            .filter_map(judges)
-            .collect();
+        let units = Unit::ALL.map(|unit| OfUnit::new(unit, &limit_changes, from, to));
         let gaps = Gaps::new(&limit_changes, from, to);
         Self {
             from,
             to,
             limit_changes,
-            recent: Recent::default(),
-            periods,
+            units,
             gaps,
             sends: 0,
             unknown_sends: Vec::new(),
@@ -90,31 +114,33 @@ impl Auditor {
         }
     }
 
-    /// Adds a send. Sends are added earliest first, those of unknown outcome included.
+    /// Adds a send with a cost of 1. Sends are added earliest first, those of unknown outcome included.
     pub fn send(&mut self, at: Timestamp) {
-        self.judge(at, false);
+        self.send_of(1, at);
+    }
+
+    /// Adds a send whose event has this cost.
+    pub fn send_of(&mut self, cost: u32, at: Timestamp) {
+        self.judge(at, cost, false);
     }
 
     /// Adds a send of unknown outcome. It counts at its latest instant.
-    pub fn unknown_send(&mut self, send: UnknownSend) {
+    pub fn unknown_send(&mut self, send: UnknownSend, cost: u32) {
         self.unknown_sends_total += 1;
         if self.unknown_sends.len() < MAX_UNKNOWN_NAMED {
             self.unknown_sends.push(send);
         }
-        self.judge(send.latest_at, true);
+        self.judge(send.latest_at, cost, true);
     }
 
-    fn judge(&mut self, at: Timestamp, is_unknown: bool) {
+    fn judge(&mut self, at: Timestamp, cost: u32, is_unknown: bool) {
         self.sends += 1;
         self.counter.send(at);
-        self.recent.push(at, is_unknown);
-        let mut needed: Option<Timestamp> = None;
-        for (sliding, usage) in &mut self.periods {
-            usage.send(at);
-            let since = sliding.send(at, is_unknown, &self.recent);
-            needed = needed.into_iter().chain(since).min();
+        let [of_requests, of_costs] = &mut self.units;
+        of_requests.judge(at, is_unknown);
+        if !of_costs.periods.is_empty() {
+            (0..cost).for_each(|_| of_costs.judge(at, is_unknown));
         }
-        self.recent.keep_from(needed);
         self.gaps.send(at, is_unknown);
     }
 
@@ -131,6 +157,7 @@ impl Auditor {
                 limit: found.limit.limit.get(),
                 period: found.limit.period,
                 burst: found.limit.burst.get(),
+                unit: found.limit.unusual_unit(),
                 worst_calendar_window: found.calendar,
                 worst_sliding_window: found.sliding,
                 violations: found.violations,
@@ -145,7 +172,7 @@ impl Auditor {
             // `null` for a range without an end.
             to: (self.to < Timestamp::MAX).then_some(self.to),
             sends: self.sends,
-            rate_limits: self.periods.iter().flat_map(limits).collect(),
+            rate_limits: self.units.iter().flat_map(|unit| &unit.periods).flat_map(limits).collect(),
             min_intervals: self.gaps.into_findings(),
             unknown_sends: self.unknown_sends,
             unknown_sends_total: self.unknown_sends_total,
@@ -215,7 +242,7 @@ mod tests {
             number: 2,
             latest_at: start + Duration::from_millis(1_500),
         };
-        auditor.unknown_send(unknown);
+        auditor.unknown_send(unknown, 1);
         auditor.delivered(Duration::from_micros(1_500));
         auditor.delivered(Duration::from_micros(4_001));
         let report = auditor.report();
@@ -263,6 +290,21 @@ mod tests {
     fn an_unlimited_destination_has_no_limits_to_judge() {
         let report = judge(&[Timestamp::from_secs(5); 3], &always(RateLimits::UNLIMITED));
         assert_eq!((report.sends, report.rate_limits.len(), report.violations()), (3, 0, 0));
+    }
+
+    #[test]
+    fn a_limit_in_costs_is_judged_by_the_sums_and_one_in_requests_by_the_sends() {
+        let points = RateLimit::new(10, Period::MINUTE).unwrap().in_costs().unwrap();
+        let both = RateLimits::new(vec![RateLimit::new(2, Period::SECOND).unwrap(), points]).unwrap();
+        let mut auditor = Auditor::new(always(both).to_vec(), Timestamp::MIN, Timestamp::MAX);
+        for (second, cost) in [(1, 4), (2, 6), (62, 5), (63, 6)] {
+            auditor.send_of(cost, Timestamp::from_secs(second));
+        }
+        let report = auditor.report();
+        let rows: Vec<_> = report.rate_limits.iter().map(|row| (row.unit.as_deref(), row.violations)).collect();
+        assert_eq!(rows, [(None, 0), (Some("cost"), 1)], "the last window holds 11");
+        assert_eq!(report.rate_limits[1].worst_sliding_window.map(|window| window.sends), Some(11));
+        assert_eq!(report.sends, 4);
     }
 
     #[test]
@@ -314,7 +356,7 @@ mod tests {
         auditor.send(Timestamp::from_secs(9));
         for number in 1..=150 {
             let latest_at = Timestamp::from_millis(9_500 + i64::from(number));
-            auditor.unknown_send(UnknownSend { delivery_id: DeliveryId::from_bytes([1; 16]), number, latest_at });
+            auditor.unknown_send(UnknownSend { delivery_id: DeliveryId::from_bytes([1; 16]), number, latest_at }, 1);
         }
         let report = auditor.report();
         assert_eq!((report.sends, report.unknown_sends_total), (151, 150));
@@ -341,8 +383,12 @@ mod tests {
                 3_000_000..6_000_000 => 50,
                 _ => 0,
             };
-            assert!(auditor.recent.len() <= bound, "{} sends are kept after {n}", auditor.recent.len());
-            most = most.max(auditor.recent.len());
+            assert!(
+                auditor.units[0].recent.len() <= bound,
+                "{} sends are kept after {n}",
+                auditor.units[0].recent.len()
+            );
+            most = most.max(auditor.units[0].recent.len());
         }
         assert_eq!(most, 3_000);
         let report = auditor.report();
@@ -355,7 +401,7 @@ mod tests {
         let mut auditor = Auditor::new(always(limits(&[(1, Period::DAY)])).to_vec(), Timestamp::MIN, Timestamp::MAX);
         let sends = recent::MAX_RECENT as u64 + 1_000;
         (0..sends).for_each(|n| auditor.send(Timestamp::from_nanos(n as i64)));
-        assert_eq!(auditor.recent.len(), recent::MAX_RECENT);
+        assert_eq!(auditor.units[0].recent.len(), recent::MAX_RECENT);
         assert_eq!(auditor.report().violations(), sends - 1);
     }
 }

@@ -45,6 +45,8 @@ pub struct ClaimedDelivery {
     pub attempts_before: u32,
     /// Whether the delivery belongs to a replay. Live deliveries are sent first.
     pub is_replay: bool,
+    /// [`Event::cost`](crate::event::Event::cost).
+    pub cost: u32,
     pub body: ClaimedBody,
     pub expires_at: Timestamp,
     /// The destination as it was at the claim. `None` in other processes, whose workers read the destination

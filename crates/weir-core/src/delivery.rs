@@ -96,6 +96,8 @@ pub struct Delivery {
     pub next_attempt_at: Option<Timestamp>,
     /// The delivery is not claimed at this instant or later.
     pub expires_at: Option<Timestamp>,
+    /// How much of a limit in costs each attempt takes.
+    pub cost: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// The end of the last counted attempt, unless the attempt was deleted by retention.

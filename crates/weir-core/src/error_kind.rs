@@ -42,7 +42,7 @@ pub enum Failure {
     Timeout,
     /// The connection broke after the request was sent and before the answer's headers arrived.
     Broken,
-    /// The address is in a range that is not allowed.
+    /// The address is in a range that is not allowed, or the cost is above a limit: nothing was sent.
     Forbidden,
 }
 

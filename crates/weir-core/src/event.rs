@@ -1,5 +1,7 @@
 //! An event: an immutable fact, ingested once. Its body is frozen at ingest.
 
+use std::num::NonZeroU32;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{id::EventId, time::Timestamp, trace::TraceParent};
@@ -33,9 +35,18 @@ pub struct DeliveryOptions {
     pub coalesce_key: Option<String>,
     /// At a destination with strict order, the delivery waits for the deliveries of earlier events with this key.
     pub ordering_key: Option<String>,
+    /// How much of the limits in costs each of its sends takes; `None`: 1. See [`Event::cost`].
+    pub cost: Option<NonZeroU32>,
 }
 
+/// The highest cost of an event.
+pub const MAX_COST: u32 = 1_000;
+
 impl Event {
+    pub fn cost(&self) -> u32 {
+        self.options.cost.map_or(1, NonZeroU32::get)
+    }
+
     /// The end of the delay of the event's deliveries; `None` when they may be sent at once.
     pub fn delayed_until(&self) -> Option<Timestamp> {
         self.options.deliver_at.filter(|at| *at > self.created_at)

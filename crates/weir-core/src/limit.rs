@@ -136,6 +136,31 @@ impl Shape {
     }
 }
 
+/// What a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Unit {
+    /// Each send as one.
+    #[default]
+    Request,
+    /// Each send as the cost of its event. Such a limit has the window shape.
+    Cost,
+}
+
+impl Unit {
+    pub const ALL: [Self; 2] = [Self::Request, Self::Cost];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Cost => "cost",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.as_str() == text)
+    }
+}
+
 /// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.
 ///
 /// With a margin the same number of sends fits into a longer window, of a period and the margin. A receiver that counts
@@ -148,6 +173,7 @@ pub struct RateLimit {
     /// At most [`MAX_MARGIN_MS`].
     margin_ms: u32,
     shape: Shape,
+    unit: Unit,
 }
 
 impl RateLimit {
@@ -167,6 +193,7 @@ impl RateLimit {
             burst: NonZeroU32::new(burst)?,
             margin_ms: 0,
             shape: Shape::Even,
+            unit: Unit::Request,
         })
     }
 
@@ -186,6 +213,34 @@ impl RateLimit {
 
     pub fn is_window(&self) -> bool {
         self.shape == Shape::Window
+    }
+
+    /// The limit counting costs, in the window shape. `None` with a burst.
+    pub fn in_costs(self) -> Option<Self> {
+        Some(Self { unit: Unit::Cost, ..self.with_shape(Shape::Window)? })
+    }
+
+    /// The limit counting requests.
+    pub fn as_requests(&self) -> Self {
+        Self { unit: Unit::Request, ..*self }
+    }
+
+    pub fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    pub fn is_in_costs(&self) -> bool {
+        self.unit == Unit::Cost
+    }
+
+    /// The unit in answers: none for the usual one.
+    pub fn unusual_unit(&self) -> Option<String> {
+        self.is_in_costs().then(|| self.unit.as_str().to_owned())
+    }
+
+    /// How much of the limit a send takes whose event has this cost.
+    pub fn taken_by(&self, cost: u32) -> u32 {
+        if self.is_in_costs() { cost } else { 1 }
     }
 
     /// The limit with another margin. `None` when it is above [`MAX_MARGIN_MS`].
@@ -360,9 +415,21 @@ impl RateLimits {
         self.of_periods.iter().filter(move |limit| limit.shape == shape)
     }
 
-    /// The periods that any of these limits has, the shortest first.
-    pub fn periods<'l>(all: impl IntoIterator<Item = &'l Self>) -> BTreeSet<Period> {
-        all.into_iter().flat_map(|limits| &limits.of_periods).map(|limit| limit.period).collect()
+    /// The periods in which any of these limits counts this unit, the shortest first.
+    pub fn periods<'l>(all: impl IntoIterator<Item = &'l Self>, unit: Unit) -> BTreeSet<Period> {
+        let limits = all.into_iter().flat_map(|limits| &limits.of_periods);
+        limits.filter(|limit| limit.unit == unit).map(|limit| limit.period).collect()
+    }
+
+    /// The limits without those in costs.
+    pub fn of_requests(&self) -> Self {
+        let of_periods = self.of_periods.iter().filter(|limit| !limit.is_in_costs()).copied().collect();
+        Self { of_periods, ..self.clone() }
+    }
+
+    /// The limit, if there is one, that a single send of this cost exceeds: it can never be sent.
+    pub fn too_low_for(&self, cost: u32) -> Option<&RateLimit> {
+        self.of_periods.iter().find(|limit| limit.taken_by(cost) > limit.limit.get())
     }
 
     pub fn min_interval(&self) -> Option<MinInterval> {
@@ -386,14 +453,20 @@ impl RateLimits {
         self.of_periods.iter().map(RateLimit::bound).min()
     }
 
-    /// What bounds the sustained rate most, and this rate in sends per second; `None` when unlimited.
+    /// What bounds the sustained rate most, and this rate in sends per second, of a cost of 1; `None` when unlimited.
     pub fn strictest(&self) -> Option<(f64, Bound)> {
+        self.strictest_at(1.0)
+    }
+
+    /// The same for sends of this mean cost.
+    pub fn strictest_at(&self, cost: f64) -> Option<(f64, Bound)> {
         let width = slot_width(&self.of_periods, self.min_interval);
         let of_interval = self.min_interval.map(|interval| {
             let spacing = interval.as_duration() + width;
             (1.0 / spacing.as_secs_f64(), Bound::MinInterval(interval))
         });
-        let of_limits = self.of_periods.iter().map(|limit| (limit.per_second(), Bound::Limit(*limit)));
+        let per_second = |limit: &RateLimit| limit.per_second() / if limit.is_in_costs() { cost } else { 1.0 };
+        let of_limits = self.of_periods.iter().map(|limit| (per_second(limit), Bound::Limit(*limit)));
         of_limits.chain(of_interval).min_by(|a, b| a.0.total_cmp(&b.0))
     }
 

@@ -14,7 +14,9 @@
 //! shorter. Its slots are narrow, because their width is lost for each send. It needs no cursor: the last start says
 //! where the last slot ends.
 //!
-//! A limit of the window shape has no spacing: its [`Ring`] counts the slots of the last window.
+//! A limit of the window shape has no spacing: its [`Ring`] counts the slots of the last window. If it is in costs, a slot
+//! counts as the cost of its event: it is taken whole or not at all. A send that has to wait for room is not overtaken by
+//! one of lower cost, which could happen for ever.
 //!
 //! ```text
 //!   start_i     end_i              start_{i+1}                       start_{i+R}
@@ -39,6 +41,16 @@ pub use ring::{RETIRED_LONGER, Ring};
 /// A slot is granted only when it starts within this time from now. Together with the width of a narrow slot this
 /// bounds how long a slot that was granted before an edit can still be used: less than 100 ms.
 pub const GRANT_AHEAD: Duration = Duration::from_millis(40);
+
+/// A send that waits for room under a limit in costs may be overtaken for so long: older ones are ready in the same moment.
+pub const OVERTAKEN_FOR: Duration = Duration::from_millis(500);
+
+/// Then it is not overtaken until so long after its expected start: it may have gone back to the store, and is published
+/// again in time.
+pub const WAITED_FOR: Duration = Duration::from_secs(2);
+
+/// A cost of one, as [`Limiter`] keeps the usual cost of a send.
+pub const COST_OF_ONE: u32 = 256;
 
 /// A half-open interval `[start, end)` in which one send may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +167,18 @@ pub struct Limiter {
     last_start: Option<Timestamp>,
     held_until: Timestamp,
     last_take: Option<LastTake>,
+    /// The mean cost of the last sends, in parts of [`COST_OF_ONE`]; 0: not known. It only says how many to publish.
+    usual_cost: u32,
+    /// The highest cost that waits for room under a limit in costs.
+    waiting: Option<Waiting>,
+}
+
+/// A send that waits for room. Nothing cheaper overtakes it in this time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Waiting {
+    cost: u32,
+    from: Timestamp,
+    until: Timestamp,
 }
 
 /// The state before the last slot was taken, while nothing else has moved the cursors since.
@@ -164,6 +188,7 @@ struct LastTake {
     cursors: Vec<LimitCursor>,
     /// For each ring the bucket in which the slot counts.
     buckets: Vec<i64>,
+    cost: u32,
     last_start: Option<Timestamp>,
 }
 
@@ -176,18 +201,20 @@ pub struct LimiterParts {
     pub min_interval: Option<MinInterval>,
     pub last_start: Option<Timestamp>,
     pub held_until: Timestamp,
+    /// In parts of [`COST_OF_ONE`]; 0: not known.
+    pub usual_cost: u32,
 }
 
 impl From<LimiterParts> for Limiter {
-    fn from(LimiterParts { cursors, rings, min_interval, last_start, held_until }: LimiterParts) -> Self {
-        Self { cursors, rings, min_interval, last_start, held_until, last_take: None }
+    fn from(LimiterParts { cursors, rings, min_interval, last_start, held_until, usual_cost }: LimiterParts) -> Self {
+        Self { cursors, rings, min_interval, last_start, held_until, usual_cost, ..Self::default() }
     }
 }
 
 impl From<&Limiter> for LimiterParts {
     fn from(limiter: &Limiter) -> Self {
-        let Limiter { cursors, rings, min_interval, last_start, held_until, .. } = limiter.clone();
-        Self { cursors, rings, min_interval, last_start, held_until }
+        let Limiter { cursors, rings, min_interval, last_start, held_until, usual_cost, .. } = limiter.clone();
+        Self { cursors, rings, min_interval, last_start, held_until, usual_cost }
     }
 }
 
@@ -205,8 +232,7 @@ impl Limiter {
     pub fn recovered(limits: &RateLimits, last_start: Option<Timestamp>) -> Self {
         let cursors = limits.of_shape(Shape::Even).map(|&limit| LimitCursor::after(limit, last_start)).collect();
         let rings = limits.of_shape(Shape::Window).map(|&limit| Ring::full(limit, last_start)).collect();
-        let min_interval = limits.min_interval();
-        Self { cursors, rings, min_interval, last_start, held_until: Timestamp::MIN, last_take: None }
+        Self { cursors, rings, min_interval: limits.min_interval(), last_start, ..Self::default() }
     }
 
     /// Replaces the ring of a limit by one of what was sent in its window, as it is recorded.
@@ -214,6 +240,36 @@ impl Limiter {
         for ring in self.rings.iter_mut().filter(|ring| ring.limit == recorded.limit) {
             ring.clone_from(&recorded);
         }
+    }
+
+    /// What a send is expected to cost, in parts of [`COST_OF_ONE`].
+    pub fn expect_cost(&mut self, usual_cost: u32) {
+        self.usual_cost = usual_cost;
+    }
+
+    /// How much of a limit a send usually takes.
+    pub(crate) fn usually_taken(&self, limit: &RateLimit) -> f64 {
+        if limit.is_in_costs() { f64::from(self.usual_cost.max(COST_OF_ONE)) / f64::from(COST_OF_ONE) } else { 1.0 }
+    }
+
+    /// Notes that a send with this cost has to wait until `start`.
+    pub fn wait(&mut self, cost: u32, start: Timestamp, now: Timestamp) {
+        let known = self.waiting.filter(|waiting| now < waiting.until);
+        let is_most = known.is_none_or(|waiting| cost >= waiting.cost);
+        if is_most && start < Timestamp::MAX && self.counts_costs() {
+            let from = known.map_or(now + OVERTAKEN_FOR, |waiting| waiting.from);
+            self.waiting = Some(Waiting { cost, from, until: start + WAITED_FOR });
+        }
+    }
+
+    fn counts_costs(&self) -> bool {
+        self.rings.iter().any(|ring| ring.limit.is_in_costs())
+    }
+
+    /// What is left for a send that costs more than this one.
+    fn reserved(&self, cost: u32, now: Timestamp) -> u32 {
+        let binds = |waiting: &Waiting| waiting.cost > cost && waiting.from <= now && now < waiting.until;
+        self.waiting.filter(binds).map_or(0, |waiting| waiting.cost)
     }
 
     /// Whether the cursors are those of exactly these limits.
@@ -276,11 +332,26 @@ impl Limiter {
         }
     }
 
-    /// The start of the next slot if it is taken at `now`.
+    /// The start of the next slot if it is taken at `now` by a send with a cost of 1.
     pub fn next_start(&self, now: Timestamp) -> Timestamp {
+        self.next_start_of(1, now)
+    }
+
+    /// The start of the next slot if it is taken at `now` by a send with this cost. [`Timestamp::MAX`] if the cost is above
+    /// a limit.
+    pub fn next_start_of(&self, cost: u32, now: Timestamp) -> Timestamp {
         let earliest = now.max(self.held_until).max(self.after_interval());
-        let earliest = self.rings.iter().map(|ring| ring.earliest(0, now)).fold(earliest, Timestamp::max);
+        let reserved = self.reserved(cost, now);
+        let of_ring = |ring: &Ring| ring.earliest_of(cost, reserved, now);
+        let earliest = self.rings.iter().map(of_ring).fold(earliest, Timestamp::max);
         self.cursors.iter().map(|cursor| cursor.earliest(0)).fold(earliest, Timestamp::max)
+    }
+
+    /// From when on a slot is owed: to the send that waits for room at `now`, otherwise to one with a cost of 1. Not before
+    /// `from`.
+    pub fn owed_start(&self, from: Timestamp, now: Timestamp) -> Timestamp {
+        let cost = self.waiting.filter(|waiting| now < waiting.until).map_or(1, |waiting| waiting.cost);
+        self.next_start_of(cost, from)
     }
 
     /// The start of a slot that is taken after `others` further slots. When several limits bind in turn, this is an
@@ -288,7 +359,16 @@ impl Limiter {
     pub fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
         let next = self.next_start(now);
         let spaced = self.interval_spacing().map_or(next, |spacing| next + spacing.saturating_mul(others));
-        let spaced = self.rings.iter().map(|ring| ring.earliest(others.into(), next)).fold(spaced, Timestamp::max);
+        let reserved = self.reserved(1, now);
+        let of_ring = |ring: &Ring| match ring.limit.is_in_costs() {
+            true => {
+                // The one that waits is most likely among the others.
+                let others = (f64::from(others) * self.usually_taken(&ring.limit)) as u64;
+                ring.earliest(others.max(reserved.into()), next)
+            }
+            false => ring.earliest(others.into(), next),
+        };
+        let spaced = self.rings.iter().map(of_ring).fold(spaced, Timestamp::max);
         self.cursors.iter().map(|cursor| cursor.at(next).earliest(others)).fold(spaced, Timestamp::max)
     }
 
@@ -308,20 +388,33 @@ impl Limiter {
         let spaced = self.interval_spacing().map_or(max, |spacing| {
             times(until.since(next).saturating_sub(Duration::from_nanos(1)), spacing).saturating_add(1)
         });
-        let most = self.rings.iter().map(|ring| ring.slots_before(until)).fold(max.min(spaced), u32::min);
+        let of_ring =
+            |ring: &Ring| (f64::from(ring.slots_before(until)) / self.usually_taken(&ring.limit)).ceil() as u32;
+        let most = self.rings.iter().map(of_ring).fold(max.min(spaced), u32::min);
         self.cursors.iter().map(slots_of).fold(most, u32::min)
     }
 
     /// Hands out the next slot. It starts at `now` when the destination was idle, and later under backlog.
     pub fn take(&mut self, now: Timestamp) -> Slot {
-        let start = self.next_start(now);
+        self.take_of(1, now)
+    }
+
+    /// Hands out the next slot to a send with this cost, which is not above a limit.
+    pub fn take_of(&mut self, cost: u32, now: Timestamp) -> Slot {
+        let start = self.next_start_of(cost, now);
         // Without a limit there is nothing to give back.
         let is_limited = !self.cursors.is_empty() || !self.rings.is_empty() || self.min_interval.is_some();
         let width = self.slot_width();
         self.rings.retain(|ring| ring.until.is_none_or(|until| start < until));
-        let buckets = self.rings.iter_mut().map(|ring| ring.take(start, width)).collect();
-        self.last_take =
-            is_limited.then(|| LastTake { start, cursors: self.cursors.clone(), buckets, last_start: self.last_start });
+        let buckets = self.rings.iter_mut().map(|ring| ring.take(start, width, cost)).collect();
+        if self.counts_costs() {
+            let (usual, new) = (i64::from(self.usual_cost), i64::from(cost) * i64::from(COST_OF_ONE));
+            let usual = if usual == 0 { new } else { usual + (new - usual).div_euclid(16) };
+            self.usual_cost = u32::try_from(usual).unwrap_or(COST_OF_ONE);
+            self.waiting.take_if(|waiting| waiting.cost <= cost);
+        }
+        let (cursors, last_start) = (self.cursors.clone(), self.last_start);
+        self.last_take = is_limited.then_some(LastTake { start, cursors, buckets, cost, last_start });
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }
@@ -334,9 +427,9 @@ impl Limiter {
     /// will. Not before the start has passed: so the next slot starts later, and no start names two slots.
     pub fn give_back(&mut self, start: Timestamp, now: Timestamp) -> bool {
         match self.last_take.take_if(|last| last.start == start && start < now) {
-            Some(LastTake { cursors, buckets, last_start, .. }) => {
+            Some(LastTake { cursors, buckets, cost, last_start, .. }) => {
                 (self.cursors, self.last_start) = (cursors, last_start);
-                self.rings.iter_mut().zip(buckets).for_each(|(ring, bucket)| ring.give_back(bucket));
+                self.rings.iter_mut().zip(buckets).for_each(|(ring, bucket)| ring.give_back(bucket, cost));
                 true
             }
             None => false,
@@ -345,7 +438,7 @@ impl Limiter {
 
     /// Applies new limits without resetting any window.
     ///
-    /// A limit that keeps its period keeps its debt, in another shape too. A limit of a new period starts with its burst
+    /// A limit that keeps its period keeps its debt, in another shape or unit too: what was counted stays counted. A limit of a new period starts with its burst
     /// spent, one spacing after the last start; in the window shape, with the slots that a ring knows, if there is one. The last slot may still be used at its end. So when the new slots are narrower, the last
     /// start is moved later by the difference of the widths. A minimum interval counts from there, too.
     pub fn reconfigure(&mut self, limits: &RateLimits) {
@@ -379,7 +472,8 @@ impl Limiter {
         let cursors = limits.of_shape(Shape::Even).map(cursor).collect();
         let rings = limits.as_slice().iter().filter_map(ring).collect();
         let min_interval = limits.min_interval();
-        let mut edited = Self { cursors, rings, min_interval, last_take: None, ..self.clone() };
+        // What waits may cost more than the new limit. It asks again.
+        let mut edited = Self { cursors, rings, min_interval, last_take: None, waiting: None, ..self.clone() };
         // If the edit makes slots narrower, the last slot may still be used until its old end. So the last start, and
         // the cursors that the edit changed, move later by the difference.
         let later = old_width.saturating_sub(edited.slot_width());

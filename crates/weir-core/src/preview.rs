@@ -5,7 +5,7 @@
 //! same way, by the recent answer time divided by `max_in_flight`. The n-th send starts where the strictest of these
 //! bounds allows, as in [`Limiter::start_after`]. All arithmetic follows from these straight lines, so its cost does not
 //! depend on the backlog. A limit of the window shape goes in steps: its line is the one below them, and the start of a
-//! given send is that of its step.
+//! given send is that of its step. Of a limit in costs a send takes the usual cost.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ pub struct Forecast {
     /// The bounds of the rate; empty if none is known.
     paces: Vec<Pace>,
     /// Limits of the window shape: the n-th send starts when slots of the window are free again. Their paces are the
-    /// lines below these steps.
-    rings: Vec<Ring>,
+    /// lines below these steps. With how much of it a send takes.
+    rings: Vec<(Ring, f64)>,
     /// From this time on, in seconds from now, sends start as this forecast of that instant says: an override ends.
     later: Option<(f64, Box<Self>)>,
 }
@@ -93,21 +93,23 @@ impl Forecast {
             .into_iter()
             .map(|cursor| {
                 let cursor = cursor.at(begin);
-                let (spacing_s, tokens) = (cursor.limit.spacing().as_secs_f64(), cursor.limit.burst.get());
+                let spacing_s = cursor.limit.spacing().as_secs_f64() * limiter.usually_taken(&cursor.limit);
+                let tokens = cursor.limit.burst.get();
                 let spent = f64::from(cursor.spent) - f64::from(tokens);
                 let offset_s = seconds(now, cursor.since) + spent * spacing_s;
                 Pace { bound: Bound::Limit(cursor.limit), offset_s, spacing_s }
             })
             .collect();
-        for ring in &parts.rings {
+        let with_share = |ring: Ring| {
+            let taken = limiter.usually_taken(&ring.limit);
+            (ring, taken)
+        };
+        let rings: Vec<(Ring, f64)> = parts.rings.into_iter().map(with_share).collect();
+        for (ring, taken) in &rings {
             // The slots that are free may all start at once.
-            let free = ring.slots_before(begin + Duration::from_nanos(1));
-            let spacing_s = ring.limit.spacing().as_secs_f64();
-            paces.push(Pace {
-                bound: Bound::Limit(ring.limit),
-                offset_s: begins_in_s - f64::from(free) * spacing_s,
-                spacing_s,
-            });
+            let free = f64::from(ring.slots_before(begin + Duration::from_nanos(1))) / taken;
+            let spacing_s = ring.limit.spacing().as_secs_f64() * taken;
+            paces.push(Pace { bound: Bound::Limit(ring.limit), offset_s: begins_in_s - free * spacing_s, spacing_s });
         }
         if let (Some(interval), Some(spacing)) = (parts.min_interval, limiter.interval_spacing()) {
             let spacing_s = spacing.as_secs_f64();
@@ -119,7 +121,7 @@ impl Forecast {
             // Under a backlog all places are taken, so the next send waits for an answer.
             paces.push(Pace { bound: Bound::MaxInFlight, offset_s: begins_in_s, spacing_s });
         }
-        Self { now, begins_in_s, paces, rings: parts.rings, later: None }
+        Self { now, begins_in_s, paces, rings, later: None }
     }
 
     /// The same until an instant, and from then on `later`, which is a forecast of that instant.
@@ -169,7 +171,7 @@ impl Forecast {
                 return end_s + later.start_of_s(n - before);
             }
         }
-        let freed = |ring: &Ring| seconds(self.now, ring.earliest(n as u64 - 1, self.now));
+        let freed = |(ring, taken): &(Ring, f64)| seconds(self.now, ring.earliest((n * taken) as u64 - 1, self.now));
         let freed = self.rings.iter().filter(|_| n >= 1.0).map(freed).fold(self.begins_in_s, f64::max);
         self.paces.iter().map(|pace| pace.offset_s + n * pace.spacing_s).fold(freed, f64::max)
     }

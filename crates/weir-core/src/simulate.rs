@@ -57,6 +57,8 @@ struct PastDelivery {
 pub struct Past {
     deliveries: Vec<PastDelivery>,
     attempts: Vec<PastAttempt>,
+    /// The deliveries with a cost other than 1.
+    costs: Vec<(u32, u32)>,
 }
 
 /// What the recorded deliveries really did.
@@ -77,6 +79,18 @@ impl Past {
             fate,
         });
         self.attempts.extend_from_slice(attempts);
+    }
+
+    /// Says what the delivery that was added last costs.
+    pub fn set_cost(&mut self, cost: u32) {
+        if let Some(last) = self.deliveries.len().checked_sub(1).filter(|_| cost != 1) {
+            self.costs.push((last as u32, cost));
+        }
+    }
+
+    fn cost_of(&self, delivery: u32) -> u32 {
+        let found = self.costs.binary_search_by_key(&delivery, |(delivery, _)| *delivery);
+        found.map_or(1, |index| self.costs[index].1)
     }
 
     pub fn len(&self) -> usize {
@@ -212,7 +226,7 @@ pub struct Simulated {
 /// What is known of a run while it goes.
 trait Observer {
     fn due(&mut self, _at: Timestamp) {}
-    fn sent(&mut self, _at: Timestamp) {}
+    fn sent(&mut self, _at: Timestamp, _cost: u32) {}
     fn expired(&mut self, _at: Timestamp) {}
     /// Returns whether the run is to go on.
     fn delivered(&mut self, _latency: Duration) -> bool {
@@ -265,7 +279,7 @@ fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer:
         let retry = retries.peek().map(|Reverse(retry)| *retry);
         let next = [arrival, retry].into_iter().flatten().min();
         // What is answered before the next send may start can become due before it.
-        let start = next.map(|next| limiter.next_start(next.due_at));
+        let start = next.map(|next| limiter.next_start_of(past.cost_of(next.delivery), next.due_at));
         let is_full = answers.len() >= most;
         let answered = answers.peek().is_some_and(|Reverse((at, _))| is_full || start.is_none_or(|start| *at <= start));
         if answered && let Some(Reverse((at, done))) = answers.pop() {
@@ -291,13 +305,17 @@ fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer:
             arrival = arrive(&mut serial);
         }
         observer.due(next.due_at);
-        let expires_at = past.deliveries[next.delivery as usize].expires_at;
+        let (expires_at, cost) = (past.deliveries[next.delivery as usize].expires_at, past.cost_of(next.delivery));
+        if limits.too_low_for(cost).is_some() {
+            observer.expired(next.due_at);
+            continue;
+        }
         if expires_at <= start && expires_at < Timestamp::MAX {
             observer.expired(expires_at.max(next.due_at));
             continue;
         }
-        let start = limiter.take(start).start;
-        observer.sent(start);
+        let start = limiter.take_of(cost, start).start;
+        observer.sent(start, cost);
         let duration = attempts_of(next.delivery).get(next.attempt as usize).map_or(0, |attempt| attempt.duration_ms);
         answers.push(Reverse((start + ms(duration), next)));
     }
@@ -316,8 +334,8 @@ impl Observer for Recorder {
         self.waits.due.push(at);
     }
 
-    fn sent(&mut self, at: Timestamp) {
-        self.auditor.send(at);
+    fn sent(&mut self, at: Timestamp, cost: u32) {
+        self.auditor.send_of(cost, at);
         self.sent.push(at);
         self.waits.gone.push(at);
     }
@@ -409,6 +427,7 @@ pub fn smallest_limit(past: &Past, trial: &Trial, limit: RateLimit, target: Dura
         RateLimit::with_burst(number, limit.period, limit.burst.get().min(number))?
             .with_margin(limit.margin_ms())?
             .with_shape(limit.shape())
+            .and_then(|shaped| if limit.is_in_costs() { shaped.in_costs() } else { Some(shaped) })
     };
     let is_enough = |number: u32| {
         let limits = with(number).and_then(|limit| RateLimits::new(vec![limit]).ok());

@@ -132,12 +132,12 @@ impl Track {
 }
 
 /// The share of its limit that a destination has used during `measured`, if it had due deliveries all that time. `None`:
-/// the time is too short to say, or its pace is below the limit. `sends`: those that are recorded, and those in flight.
+/// the time is too short to say, its pace is below the limit, or a limit is in costs, which nobody sums up here. `sends`: those that are recorded, and those in flight.
 pub fn used(destination: &Destination, sends: u64, measured: Duration) -> Option<f64> {
-    if destination.settings.adaptive.is_some() {
+    let limits = &destination.settings.rate_limits;
+    if destination.settings.adaptive.is_some() || limits.as_slice().iter().any(RateLimit::is_in_costs) {
         return None;
     }
-    let limits = &destination.settings.rate_limits;
     // The sends of a window may all have started just before.
     let spent = limits.of_shape(Shape::Window).map(RateLimit::span).max().unwrap_or_default();
     let allowed = limits.per_second()? * measured.saturating_sub(spent).as_secs_f64();

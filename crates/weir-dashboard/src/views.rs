@@ -17,14 +17,15 @@ use crate::{
 
 extend! {
     pub(crate) trait LimitText for RateLimit {
-        /// `10/s`, `600/min`, `600/min window`, `10/s burst 5`, `10/s + 50 ms`.
+        /// `10/s`, `600/min`, `600/min window`, `1,000 points/min`, `10/s burst 5`, `10/s + 50 ms`.
         fn short(&self) -> String {
             let unit = unit(&self.period);
             let burst = (self.burst > 1).then(|| format!(" burst {}", self.burst));
-            let shape = self.shape.as_deref().map(|shape| format!(" {shape}"));
+            let shape = self.shape.as_deref().filter(|_| self.unit.is_none()).map(|shape| format!(" {shape}"));
+            let points = if self.unit.is_some() { " points" } else { "" };
             let margin = (self.margin_ms > 0).then(|| format!(" + {}", Millis(self.margin_ms.into())));
             let more: String = [shape, burst, margin].into_iter().flatten().collect();
-            format!("{}/{unit}{more}", self.limit.count())
+            format!("{}{points}/{unit}{more}", self.limit.count())
         }
     }
 }
@@ -310,6 +311,7 @@ mod tests {
             burst,
             margin_ms,
             shape: None,
+            unit: None,
         };
         let window = RateLimit { shape: Some("window".to_owned()), ..limit(300, "minute", 1, 0) };
         assert_eq!(window.short(), "300/min window");

@@ -54,6 +54,11 @@ const IS_REPLAY: u8 = 2;
 const TRACED: u8 = 4;
 /// A sealed body follows. Programs that do not know it read the body from the store.
 const SEALED: u8 = 8;
+/// The cost, if it is not 1, is in front of the body, whose flags are then these: programs that do not know them read
+/// the body from the store.
+const COSTED: u8 = 16;
+const INLINE_COSTED: u8 = 32;
+const SEALED_COSTED: u8 = 64;
 /// The length of the part in front of the trace and the body.
 pub(crate) const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
 
@@ -70,9 +75,15 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize, keyring: &Keyri
     let trace_len = trace.map_or(0, |_| TraceParent::BYTES);
     let row = delivery.event_id.as_bytes();
     let stored = body.map_or(Cow::Borrowed(&[][..]), |body| keyring.seal_bytes(&BODY, row, body.bytes()));
-    let inline = if keyring.seals(&BODY) { SEALED } else { INLINE };
+    let cost = Some(delivery.cost as u16).filter(|cost| *cost != 1);
+    let inline = match (keyring.seals(&BODY), cost) {
+        (false, None) => INLINE,
+        (true, None) => SEALED,
+        (false, Some(_)) => INLINE_COSTED,
+        (true, Some(_)) => SEALED_COSTED,
+    };
     // The head, of `HEAD_LEN` bytes, in the order in which `decode` reads it.
-    let mut bytes = Vec::with_capacity(HEAD_LEN + trace_len + stored.len());
+    let mut bytes = Vec::with_capacity(HEAD_LEN + trace_len + 2 + stored.len());
     bytes.put_slice(delivery.claim.delivery_id.as_bytes());
     bytes.put_slice(delivery.claim.destination_id.as_bytes());
     bytes.put_slice(delivery.event_id.as_bytes());
@@ -81,11 +92,16 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize, keyring: &Keyri
     bytes.put_u32(delivery.attempts);
     bytes.put_u32(delivery.attempts_before);
     let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
-    bytes.put_u8(flag(inline, body.is_some()) | flag(IS_REPLAY, delivery.is_replay) | flag(TRACED, trace.is_some()));
+    let costed = flag(COSTED, cost.is_some());
+    let of_body = flag(inline, body.is_some()) | flag(TRACED, trace.is_some());
+    bytes.put_u8(of_body | costed | flag(IS_REPLAY, delivery.is_replay));
     bytes.put_u32(body.map_or(0, EventBody::data_offset));
-    // The trace and the body are last, because only their lengths vary.
+    // The trace, the cost and the body are last, because only their lengths vary.
     if let Some(trace) = trace {
         bytes.put_slice(&trace.to_bytes());
+    }
+    if let Some(cost) = cost {
+        bytes.put_u16(cost);
     }
     bytes.put_slice(&stored);
     bytes
@@ -122,11 +138,16 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes, keyr
     } else {
         None
     };
+    let cost = match flags & COSTED {
+        0 => 1,
+        _ if delivery.len() < 2 => return None,
+        _ => delivery.get_u16().into(),
+    };
     // The rest is the body; a clear one without a copy. What cannot be opened here cannot be opened in the store either,
     // and the worker reports it there.
-    let bytes = match flags & (INLINE | SEALED) {
-        INLINE => Some(delivery),
-        SEALED => {
+    let bytes = match flags & (INLINE | SEALED | INLINE_COSTED | SEALED_COSTED) {
+        INLINE | INLINE_COSTED => Some(delivery),
+        SEALED | SEALED_COSTED => {
             keyring.open_bytes(&BODY, event_id.as_bytes(), &delivery).ok().map(|body| Bytes::from(body.into_owned()))
         }
         _ => None,
@@ -146,6 +167,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes, keyr
             attempts,
             attempts_before,
             is_replay: flags & IS_REPLAY > 0,
+            cost,
             body,
             expires_at,
             // The worker reads the destination itself.
@@ -335,11 +357,12 @@ impl AnswerReader {
         let last_start = self.next_time();
         let held_until = self.next_time()?;
         let min_interval = read_interval(self.next_int()?);
-        let (mut cursors, mut rings) = (Vec::new(), Vec::new());
+        let (mut cursors, mut rings, mut usual_cost) = (Vec::new(), Vec::new(), 0);
         while let Some(limit) = self.next_int() {
             let limit = read_limit([limit, self.next_int()?, self.next_int()?, self.next_int()?])?;
             let (since, spent) = (self.next_time()?, self.next_int()?);
             if limit.is_window() {
+                usual_cost = usual_cost.max(u32::try_from(spent).ok()?);
                 let (released, count) = (self.next_int()?, self.next_int()?);
                 let mut bucket = || Some((self.next_int()?, u32::try_from(self.next_int()?).ok()?));
                 let buckets = (0..count).map(|_| bucket()).collect::<Option<Vec<_>>>()?;
@@ -350,7 +373,7 @@ impl AnswerReader {
                 cursors.push(LimitCursor::new(limit, since, spent.try_into().ok()?));
             }
         }
-        Some(LimiterParts { cursors, rings, min_interval, last_start, held_until }.into())
+        Some(LimiterParts { cursors, rings, min_interval, last_start, held_until, usual_cost }.into())
     }
 }
 
@@ -360,12 +383,17 @@ const NAMED_PERIODS: u32 = Period::NAMED.len() as u32;
 /// earlier version refuses such a limit.
 const SHAPED: u32 = NAMED_PERIODS + Period::DAY.as_seconds();
 
+/// Above this the limit is in costs. A program of an earlier version refuses it too.
+const IN_COSTS: u32 = 2 * SHAPED;
+
 /// The period of a limit in calls and jobs: its position in the tables of the scripts, counted from 1, or their length
 /// and its seconds; with the shape.
 pub(crate) fn period_code(limit: &RateLimit) -> u32 {
     let period = limit.period;
-    if limit.is_window() {
-        return SHAPED + period.as_seconds();
+    match limit.is_window() {
+        true if limit.is_in_costs() => return IN_COSTS + period.as_seconds(),
+        true => return SHAPED + period.as_seconds(),
+        false => {}
     }
     let position = Period::NAMED.iter().position(|named| *named == period);
     position.map_or(NAMED_PERIODS + period.as_seconds(), |position| position as u32 + 1)
@@ -382,11 +410,13 @@ fn period_of_code(code: u32) -> Option<Period> {
 /// Reads a limit in the format of `Call::limits`.
 fn read_limit([limit, period, burst, margin]: [i64; 4]) -> Option<RateLimit> {
     let code = u32::try_from(period).ok()?;
-    let (shape, period) = match code.checked_sub(SHAPED + 1) {
-        Some(seconds) => (Shape::Window, Period::from_seconds(seconds + 1)?),
-        None => (Shape::Even, period_of_code(code)?),
+    let beyond = |base: u32| code.checked_sub(base + 1).map(|seconds| Period::from_seconds(seconds + 1));
+    let limit = |period| RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?);
+    let limit = match (beyond(IN_COSTS), beyond(SHAPED)) {
+        (Some(period), _) => limit(period?)?.in_costs()?,
+        (None, Some(period)) => limit(period?)?.with_shape(Shape::Window)?,
+        (None, None) => limit(period_of_code(code)?)?,
     };
-    let limit = RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)?.with_shape(shape)?;
     limit.with_margin(u32::try_from(margin / 1_000).ok()?)
 }
 
@@ -416,6 +446,7 @@ mod tests {
             attempts: 6,
             attempts_before: 2,
             is_replay: true,
+            cost: 700,
             body,
             expires_at: Timestamp::from_secs(7),
             destination: None,

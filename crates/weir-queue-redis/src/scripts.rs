@@ -13,7 +13,7 @@ use weir_core::{
     adaptive::{AdaptiveRate, PaceCursor},
     claim::ClaimedDelivery,
     limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
-    limiter::{GRANT_AHEAD, LimitCursor, LimiterParts, RETIRED_LONGER, Ring},
+    limiter::{COST_OF_ONE, GRANT_AHEAD, LimitCursor, LimiterParts, OVERTAKEN_FOR, RETIRED_LONGER, Ring, WAITED_FOR},
     plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };
 use weir_queue::{
@@ -157,6 +157,8 @@ fn constants() -> String {
         ("RUN_FALLBACK", RUN_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),
         ("RETIRED_LONGER", RETIRED_LONGER),
+        ("OVERTAKEN_FOR", OVERTAKEN_FOR),
+        ("WAITED_FOR", WAITED_FOR),
         ("NARROW_SLOT", NARROW_SLOT),
         ("NARROWEST_SLOT", NARROWEST_SLOT),
         ("GRANT_AHEAD", GRANT_AHEAD),
@@ -176,6 +178,7 @@ fn constants() -> String {
     for (name, number) in [
         ("SHARES", SHARES as usize),
         ("BUCKETS", BUCKETS as usize),
+        ("COST_OF_ONE", COST_OF_ONE as usize),
         ("SLOTS_PER_INTERVAL", SLOTS_PER_INTERVAL as usize),
         ("MOST_PERMITS_AHEAD", plan::MOST_AHEAD as usize),
         ("LAG_DEPTH", LAG_DEPTH),

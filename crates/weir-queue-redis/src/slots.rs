@@ -108,11 +108,11 @@ impl SlotRequests {
         let mut call = self.client.new_call(shard, Operation::TakeSlot);
         call.arg(self.answer_times.usable_from(self.client.clock.stated_time(shard)));
         call.arg(self.client.clock.needed_width(shard));
-        for &PendingRequest { request: SlotRequest { id, preparation, missed }, .. } in &requests {
+        for &PendingRequest { request: SlotRequest { id, preparation, missed, cost }, .. } in &requests {
             let micros = preparation.map_or(-1, |took| i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
             // The name of the slot makes sure that a call which Redis runs late gives no later slot back.
             let missed = if missed { self.client.registry.slot_start(id) } else { 0 };
-            call.destination(id.destination_id).arg(id.serial).arg(micros).arg(missed);
+            call.destination(id.destination_id).arg(id.serial).arg(micros).arg(missed).arg(cost);
         }
         // If answers are slow, later requests ask for slots that are still usable when the answer arrives.
         let asked = self.client.clock.monotonic();

@@ -148,6 +148,7 @@ impl Subject {
             attempts: 0,
             attempts_before: 0,
             is_replay: false,
+            cost: 1,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: now + expires_in,
             destination: None,
@@ -267,14 +268,14 @@ impl Subject {
     }
 
     async fn ask_prepared_in(&self, permit: &Permit, preparation: Option<Duration>) -> SlotAnswer {
-        let request = SlotRequest { preparation, ..SlotRequest::new(permit.id) };
+        let request = SlotRequest { preparation, cost: permit.delivery.cost, ..SlotRequest::new(permit.id) };
         self.queue.take_slot(request).await.expect("take a slot")
     }
 
     /// Asks for another slot after `missed` is over.
     async fn ask_after_miss(&self, permit: &Permit, missed: Slot) -> SlotAnswer {
         self.until(missed.end + self.precision).await;
-        let request = SlotRequest { missed: true, ..SlotRequest::new(permit.id) };
+        let request = SlotRequest { missed: true, cost: permit.delivery.cost, ..SlotRequest::new(permit.id) };
         self.queue.take_slot(request).await.expect("take a slot")
     }
 
@@ -350,6 +351,7 @@ macro_rules! queue_conformance {
             a_lease_has_the_margins_and_the_minimum_interval,
             a_margin_makes_the_spacing_longer,
             a_window_lets_its_sends_start_at_once_and_keeps_them_across_edits,
+            a_slot_under_a_limit_in_costs_takes_the_cost_of_its_event,
             a_window_continues_from_what_is_recorded,
             an_edit_runs_a_parked_job_at_once,
             an_edit_during_a_run_causes_another_run,

@@ -294,12 +294,14 @@ pub struct SlotRequest {
     /// The last slot that the worker got for the permit is over, and nothing was or will be sent in it. While it is
     /// still the last slot that was granted, its spacing is given back before another one is granted.
     pub missed: bool,
+    /// [`ClaimedDelivery::cost`] of the permit: the slot takes it from each limit in costs, or nothing.
+    pub cost: u32,
 }
 
 impl SlotRequest {
-    /// The first request of a permit whose worker was ready at once.
+    /// The first request of a permit with a cost of 1, whose worker was ready at once.
     pub fn new(id: PermitId) -> Self {
-        Self { id, preparation: None, missed: false }
+        Self { id, preparation: None, missed: false, cost: 1 }
     }
 }
 

@@ -62,6 +62,7 @@ impl Run {
     pub(crate) fn recall(&mut self, limit: RateLimit, sent: &SentCounts, now: Timestamp) {
         let unrecorded = self.lease.known_since + LAST_OLD_START;
         if let Some(limiter) = &mut self.recovered {
+            limiter.expect_cost(sent.usual_cost);
             limiter.recall(sent.ring(limit, unrecorded, now));
         }
     }

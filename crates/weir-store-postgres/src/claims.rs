@@ -78,17 +78,17 @@ WITH owner AS MATERIALIZED (
     RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = {delivering} THEN d.claim_epoch END AS epoch, d.attempts,
         coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at,
         coalesce(d.attempts_before, 0) AS attempts_before, d.replay_id,
-        CASE WHEN d.state = {expired} THEN d.ordering_key END AS freed_key
+        CASE WHEN d.state = {expired} THEN d.ordering_key END AS freed_key, d.cost
 )
 SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.epoch, c.attempts, c.created_at, ",
             $body,
-            ", c.attempts_before, c.replay_id, c.freed_key
+            ", c.attempts_before, c.replay_id, c.freed_key, c.cost
 FROM ",
             $claimed,
             "
 UNION ALL
 -- The next due time of each request.
-SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (
     SELECT next_attempt_at FROM deliveries
     WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
@@ -97,7 +97,7 @@ FROM request r CROSS JOIN LATERAL (
 ) next
 UNION ALL
 -- The sign that this process is not registered.
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
         )
     };
 }
@@ -224,6 +224,7 @@ struct ClaimedRow {
     attempts: u32,
     attempts_before: u32,
     is_replay: bool,
+    cost: u32,
     expires_at: Timestamp,
     body: Option<ClaimedBody>,
 }
@@ -309,6 +310,7 @@ fn read_claimed(row: &PgRow, one: &BatchRequest<'_>, keyring: &Keyring) -> Read<
         attempts: row.small(5)?,
         attempts_before: row.small(10)?,
         is_replay: one.of_replays,
+        cost: rows::cost(row, 13)?,
         expires_at,
         body: row.optional_bytes(8)?.map(|_| rows::claimed_body(row, 7, event_id, keyring)).transpose()?,
     })
@@ -360,6 +362,7 @@ fn add_to_answers(mut claimed: Vec<ClaimedRow>, answers: &mut [Vec<Claims>]) {
             attempts: one.attempts,
             attempts_before: one.attempts_before,
             is_replay: one.is_replay,
+            cost: one.cost,
             body,
             expires_at: one.expires_at,
             destination: None,

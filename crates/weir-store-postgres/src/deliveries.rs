@@ -19,7 +19,7 @@ use crate::{
 /// The event `e` and the last attempt `a` of a delivery `d`. `OFFSET 0` makes these joins a lookup per row. Without it
 /// the planner could estimate that a condition on them is selective, and start with a scan of all events or attempts.
 pub(crate) const JOINED: &str =
-    "CROSS JOIN LATERAL (SELECT event_type, tenant FROM events WHERE id = d.event_id OFFSET 0) e
+    "CROSS JOIN LATERAL (SELECT event_type, tenant, cost FROM events WHERE id = d.event_id OFFSET 0) e
     LEFT JOIN LATERAL (
         SELECT outcome, status_code, failure, error FROM attempts
         WHERE delivery_id = d.id AND number = d.attempts OFFSET 0

@@ -156,7 +156,7 @@ pub(crate) const HASHED: &str = "SET LOCAL enable_hashjoin = on; SET LOCAL enabl
 pub(crate) const SENDS: &str = r#"
 SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at),
     coalesce(a.status_code = 429 OR (a.status_code IN (403, 503) AND (a.response_headers LIKE '%"retry-after"%'
-        OR a.response_headers LIKE '%ratelimit-remaining","0"%')), false), a.status_code, a.failure
+        OR a.response_headers LIKE '%ratelimit-remaining","0"%')), false), a.status_code, a.failure, d.cost
 FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
     LEFT JOIN replays p ON p.id = d.replay_id AND p.created_at <= a.sent_at
 WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3

@@ -21,7 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{Timestamp, TraceParent, claim::ProcessId, shed::ClientId};
+use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event, shed::ClientId};
 use weir_sealing::{BODY, Keyring};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
@@ -95,6 +95,15 @@ FROM store_events(
 pub(crate) const RECORD_FILTERED: &str = "
 UPDATE events e SET filtered = r.filtered FROM unnest($1::uuid[], $2::integer[]) AS r (id, filtered)
 WHERE e.id = r.id AND e.id = ANY($1)";
+
+/// Those of other days are left out as above.
+pub(crate) const RECORD_COSTS: &str = "
+WITH of_events AS (
+    UPDATE events e SET cost = r.cost FROM unnest($1::uuid[], $2::integer[]) AS r (id, cost)
+    WHERE e.id = r.id AND e.id = ANY($1)
+)
+UPDATE deliveries d SET cost = r.cost FROM unnest($3::uuid[], $4::integer[]) AS r (id, cost)
+WHERE d.id = r.id AND d.id = ANY($3)";
 
 /// A delivery that is stored as claimed has its first claim.
 const FIRST_EPOCH: i64 = 1;
@@ -188,6 +197,7 @@ async fn store_after_refresh(
         }
     }
     record_filtered(&intake.events, &mut transaction).await?;
+    record_costs(&intake, &mut transaction).await?;
     // A guard failed: another process stored a key, or this one was declared dead. Without a commit nothing is stored.
     let Some(freed) = freed else {
         transaction.rollback().await?;
@@ -225,11 +235,13 @@ async fn store_by_cache(
     }
     // One call takes the locks, checks the guards, and stores all or nothing. If nothing, the fast path's room is
     // freed.
-    // Events that filters kept from a destination get a second statement, and so a transaction.
-    let stored = if intake.events.iter().any(|stored| stored.filtered.is_some()) {
+    // Events that filters kept from a destination, and those with a cost, get a second statement, and so a transaction.
+    let is_rare = |stored: &StoredEvent<'_>| stored.filtered.is_some() || stored.event.options.cost.is_some();
+    let stored = if intake.events.iter().any(is_rare) {
         let mut transaction = connection.begin().await?;
         let stored = insert(&guards, &intake.events, &intake.deliveries, &mut transaction, &shared.keyring).await?;
         record_filtered(&intake.events, &mut transaction).await?;
+        record_costs(&intake, &mut transaction).await?;
         transaction.commit().await?;
         stored
     } else {
@@ -395,6 +407,20 @@ async fn record_filtered(events: &[StoredEvent<'_>], connection: &mut PgConnecti
     let (ids, counts): (Vec<Uuid>, Vec<i32>) = filtered.unzip();
     if !ids.is_empty() {
         sqlx::query(RECORD_FILTERED).bind(ids).bind(counts).execute(connection).await?;
+    }
+    Ok(())
+}
+
+/// Records the costs of events and their deliveries. Most have none.
+async fn record_costs(intake: &Intake<'_>, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let cost = |event: &Event| Some(event.options.cost?.get() as i32);
+    let events = intake.events.iter().filter_map(|one| Some((uuid(one.event.id.as_bytes()), cost(one.event)?)));
+    let deliveries = intake.deliveries.iter().filter_map(|one| Some((uuid(one.id.as_bytes()), cost(one.event)?)));
+    let ((events, of_events), (deliveries, of_deliveries)): ((Vec<Uuid>, Vec<i32>), (Vec<Uuid>, Vec<i32>)) =
+        (events.unzip(), deliveries.unzip());
+    if !events.is_empty() {
+        let record = sqlx::query(RECORD_COSTS).bind(events).bind(of_events).bind(deliveries).bind(of_deliveries);
+        record.execute(connection).await?;
     }
     Ok(())
 }

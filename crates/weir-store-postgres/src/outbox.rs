@@ -1,14 +1,11 @@
 //! The store of the scheduler: claims of many destinations in one statement, releases, recovery, and the reads of the
 //! sweep.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
-use weir_core::{DestinationId, Timestamp, claim::Claim};
+use weir_core::{DestinationId, RateLimit, Timestamp, claim::Claim};
 use weir_store::{
     ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, SentCounts, StoreResult,
     end_of_time,
@@ -71,8 +68,9 @@ impl Outbox for PostgresStore {
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
-    async fn sent_counts(&self, id: DestinationId, since: Timestamp, bucket: Duration) -> StoreResult<SentCounts> {
-        let query = sqlx::query(SENT_COUNTS).bind(uuid(id.as_bytes())).bind(bucket.as_nanos() as i64);
+    async fn sent_counts(&self, id: DestinationId, since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
+        let sql = if limit.is_in_costs() { SENT_COSTS } else { SENT_COUNTS };
+        let query = sqlx::query(sql).bind(uuid(id.as_bytes())).bind(limit.bucket().as_nanos() as i64);
         let found = self.read(query.bind(since.as_nanos()), |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
         Ok(rows::sent_counts(found))
     }
@@ -193,6 +191,18 @@ SELECT sent_at / $2 + 1, count(*) FROM attempts
 UNION ALL SELECT -1, count(*) FROM deliveries WHERE destination_id = $1 AND state = {delivering}
 UNION ALL SELECT -2, (SELECT m.sends_until FROM restored m WHERE m.single AND m.sends_until > $3
     AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = $1))"};
+
+/// The same in costs. The last row is the usual cost: of so many deliveries, that a run publishes no more.
+pub(crate) const SENT_COSTS: &str = sql! {"
+SELECT a.sent_at / $2 + 1, sum(coalesce(d.cost, 1))::bigint FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
+    WHERE a.destination_id = $1 AND a.sent_at IS NOT NULL AND a.sent_at > $3 GROUP BY 1
+UNION ALL SELECT -1, sum(coalesce(cost, 1))::bigint FROM deliveries WHERE destination_id = $1 AND state = {delivering}
+UNION ALL SELECT -2, (SELECT m.sends_until FROM restored m WHERE m.single AND m.sends_until > $3
+    AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = $1))
+UNION ALL SELECT -3, (avg(coalesce(due.cost, 1)) * 256)::bigint FROM (
+    SELECT cost FROM deliveries
+    WHERE destination_id = $1 AND NOT is_replay AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT 512
+) due"};
 
 const MARK_RESTORED: &str = "
 INSERT INTO restored (sends_until) VALUES ($1) ON CONFLICT (single) DO UPDATE SET sends_until = excluded.sends_until";

@@ -64,6 +64,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "event types",
         sql: include_str!("../../../migrations/postgres/0035_event_types.sql"),
     },
+    Migration { version: 38, description: "costs", sql: include_str!("../../../migrations/postgres/0038_costs.sql") },
     Migration {
         version: 39,
         description: "throttled",

@@ -27,7 +27,7 @@ use crate::{
 /// subquery's LIMIT keeps the planner from folding it into the join.
 pub(crate) const OLDEST_DUE: &str = sql! {"
 SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.attempts_before, 0), d.claim_epoch,
-    coalesce(d.deliver_at, d.created_at), d.expires_at, d.replay_id, d.ordering_key IS NOT NULL, d.state FROM (
+    coalesce(d.deliver_at, d.created_at), d.expires_at, d.replay_id, d.ordering_key IS NOT NULL, d.state, d.cost FROM (
     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
     WHERE destination_id = ? AND is_replay = ? AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
 ) due CROSS JOIN deliveries d ON d.id = due.id"};
@@ -57,6 +57,7 @@ struct DueDelivery {
     expires_at: Option<Timestamp>,
     in_message_group: bool,
     state: DeliveryState,
+    cost: u32,
 }
 
 impl DueDelivery {
@@ -72,6 +73,7 @@ impl DueDelivery {
             expires_at: row.optional_time(7)?,
             in_message_group: row.flag(9)?,
             state: row.state(10)?,
+            cost: rows::cost(row, 11)?,
         })
     }
 }
@@ -155,7 +157,7 @@ impl Transaction<'_, '_> {
     }
 
     fn claimed(&mut self, delivery: &DueDelivery, request: &ClaimRequest, is_replay: bool) -> Result<ClaimedDelivery> {
-        let &DueDelivery { attempts, attempts_before, event_id, .. } = delivery;
+        let &DueDelivery { attempts, attempts_before, event_id, cost, .. } = delivery;
         let &ClaimRequest { destination_id, expires_at, .. } = request;
         Ok(ClaimedDelivery {
             claim: Claim { delivery_id: delivery.id, destination_id, epoch: delivery.epoch + 1 },
@@ -164,6 +166,7 @@ impl Transaction<'_, '_> {
             attempts,
             attempts_before,
             is_replay,
+            cost,
             body: self.body(event_id)?,
             expires_at,
             destination: None,

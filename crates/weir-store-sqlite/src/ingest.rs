@@ -50,9 +50,9 @@ const FIRST_EPOCH: i64 = 1;
 
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body,
-        traceparent, deliver_at, expires_at, coalesce_key, ordering_key, filtered)
+        traceparent, deliver_at, expires_at, coalesce_key, ordering_key, filtered, cost)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -61,10 +61,10 @@ pub(crate) static INSERT_EVENTS: Batch = Batch::new(
 /// `delivering`, so it never enters the due index. An ordered delivery always waits for a run.
 pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, attempts, deliver_at, expires_at, coalesce_key, claim_epoch, claim_expires_at)
+        state, attempts, deliver_at, expires_at, coalesce_key, cost, claim_epoch, claim_expires_at)
     SELECT r.column1, r.column2, r.column3, coalesce(r.column6, r.column4), r.column4, r.column4, r.column5, 0,
-        r.column6, r.column7, r.column8, r.column9 IS NOT NULL, r.column9 FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?)",
+        r.column6, r.column7, r.column8, r.column9, r.column10 IS NOT NULL, r.column10 FROM (VALUES ",
+    "(?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -73,10 +73,10 @@ pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
 /// for order.
 pub(crate) static INSERT_INTO_GROUPS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, attempts, deliver_at, expires_at, coalesce_key, ordering_key, group_position)
-    SELECT r.column1, r.column2, r.column3, coalesce(r.column11, r.column6, r.column4), r.column4, r.column4, r.column5, 0,
-        r.column6, r.column7, r.column8, r.column9, r.column10 FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?)",
+        state, attempts, deliver_at, expires_at, coalesce_key, cost, ordering_key, group_position)
+    SELECT r.column1, r.column2, r.column3, coalesce(r.column12, r.column6, r.column4), r.column4, r.column4, r.column5, 0,
+        r.column6, r.column7, r.column8, r.column9, r.column10, r.column11 FROM (VALUES ",
+    "(?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -192,7 +192,7 @@ impl Transaction<'_, '_> {
     fn insert_events(&mut self, events: &[StoredEvent<'_>]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(14 * size);
+            let mut values = Values::with_capacity(15 * size);
             for StoredEvent { event, deliveries, filtered } in part {
                 values
                     .blob(event.id.as_bytes())
@@ -208,10 +208,11 @@ impl Transaction<'_, '_> {
                     .optional_int(event.options.expires_at.map(Timestamp::as_nanos))
                     .optional_text(event.options.coalesce_key.as_deref())
                     .optional_text(event.options.ordering_key.as_deref())
-                    .optional_int(filtered.map(|filtered| filtered.get().into()));
+                    .optional_int(filtered.map(|filtered| filtered.get().into()))
+                    .optional_int(event.options.cost.map(|cost| cost.get().into()));
             }
             // Fill the statement up to its size with rows of NULL, which insert nothing.
-            values.nulls(14 * (size - part.len()));
+            values.nulls(15 * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
         Ok(())
@@ -249,6 +250,7 @@ impl Transaction<'_, '_> {
                     Some(key) => values.owned_text(key),
                     None => values.nulls(1),
                 };
+                values.optional_int(delivery.event.options.cost.map(|cost| cost.get().into()));
                 // The last columns are the position in the message group, or the expiry of the fast path's claim.
                 match group_positions.get(&delivery.id) {
                     Some(position) => {

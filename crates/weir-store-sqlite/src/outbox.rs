@@ -1,10 +1,10 @@
 //! The scheduler's side: claims, releases, recovery, and the queries of the sweep.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
     StoreResult, end_of_time,
@@ -74,10 +74,11 @@ impl Outbox for SqliteStore {
         Ok(histories)
     }
 
-    async fn sent_counts(&self, id: DestinationId, since: Timestamp, bucket: Duration) -> StoreResult<SentCounts> {
+    async fn sent_counts(&self, id: DestinationId, since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
         let mut values = Values::default();
-        values.blob(id.as_bytes()).int(bucket.as_nanos() as i64).int(since.as_nanos());
-        let found = fetch(&self.readers, SENT_COUNTS, values, |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
+        values.blob(id.as_bytes()).int(limit.bucket().as_nanos() as i64).int(since.as_nanos());
+        let sql = if limit.is_in_costs() { SENT_COSTS } else { SENT_COUNTS };
+        let found = fetch(&self.readers, sql, values, |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
         Ok(rows::sent_counts(found))
     }
 
@@ -160,6 +161,20 @@ UNION ALL SELECT -1, count(*) FROM deliveries INDEXED BY deliveries_claimed
     WHERE destination_id = ?1 AND state = {delivering}
 UNION ALL SELECT -2, (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
     WHERE t.id = ?1 AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ?3)"};
+
+/// The same in costs. The third row is the usual cost: of so many deliveries, that a run publishes no more.
+pub(crate) const SENT_COSTS: &str = sql! {"
+SELECT a.sent_at / ?2 + 1, sum(coalesce(d.cost, 1)) FROM attempts a INDEXED BY attempts_of_destination
+    CROSS JOIN deliveries d ON d.id = a.delivery_id
+    WHERE a.destination_id = ?1 AND a.sent_at IS NOT NULL AND a.sent_at > ?3 GROUP BY 1
+UNION ALL SELECT -1, sum(coalesce(cost, 1)) FROM deliveries INDEXED BY deliveries_claimed
+    WHERE destination_id = ?1 AND state = {delivering}
+UNION ALL SELECT -2, (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
+    WHERE t.id = ?1 AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ?3)
+UNION ALL SELECT -3, CAST(avg(coalesce(d.cost, 1)) * 256 AS INTEGER) FROM (
+    SELECT id FROM deliveries INDEXED BY deliveries_due
+    WHERE destination_id = ?1 AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT 512
+) due CROSS JOIN deliveries d ON d.id = due.id"};
 
 const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 

@@ -20,7 +20,7 @@ use crate::{
     history::{SENDS, TENANTS_WITH_KEYS, events_page, events_window_end, past},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
     message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
-    outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY, SENT_COUNTS},
+    outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
     purge::{self, CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
     replay_steps::{IS_UNFINISHED, IS_UNFINISHED_IN_REPLAY, MOVE, PUT_BACK, WAITING_OF_REPLAY, candidates},
     replays::{FIGURES, OPEN},
@@ -167,6 +167,7 @@ fn reads_use_their_indexes() {
         ("unfinished of a replay", IS_UNFINISHED, "USING COVERING INDEX deliveries_replayed (replay_id=? AND state<?)"),
         ("open replays", OPEN, "USING INDEX replays_open"),
         ("sent counts", SENT_COUNTS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)"),
+        ("sent costs", SENT_COSTS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
         ("first due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
     ] {

@@ -38,6 +38,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "event types",
         sql: include_str!("../../../migrations/sqlite/0035_event_types.sql"),
     },
+    Migration { version: 38, description: "costs", sql: include_str!("../../../migrations/sqlite/0038_costs.sql") },
     Migration {
         version: 39,
         description: "throttled",

@@ -8,6 +8,7 @@ mod alerting;
 mod api_keys;
 mod behaviours;
 mod coalescing;
+mod costs;
 mod counters;
 mod destination_names;
 mod destinations;
@@ -60,11 +61,11 @@ use weir_core::{
 };
 
 pub use self::{
-    activity_log::*, alerting::*, api_keys::*, coalescing::*, counters::*, destination_names::*, destinations::*,
-    discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, history::*, ingest::*,
-    keyed_creations::*, lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*,
-    paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
-    traffic::*,
+    activity_log::*, alerting::*, api_keys::*, coalescing::*, costs::*, counters::*, destination_names::*,
+    destinations::*, discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, history::*,
+    ingest::*, keyed_creations::*, lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*,
+    outbox::*, paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*,
+    traces::*, traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

@@ -53,6 +53,7 @@ pub struct SendRecord {
     /// For a successful attempt: when its event was created (or was due, or its replay began), and when the response
     /// was complete.
     pub delivered: Option<(Timestamp, Timestamp)>,
+    pub cost: u32,
     /// Whether the outcome is unknown, because it could not be recorded.
     pub is_unknown: bool,
     /// Whether the receiver said that it takes no more now: 429, or 503 or 403 with `Retry-After` or a used-up quota.
@@ -92,6 +93,7 @@ pub struct PastRecord {
     pub expires_at: Option<Timestamp>,
     /// When the last replay that took it began.
     pub replayed_at: Option<Timestamp>,
+    pub cost: u32,
     /// `None`: the delivery has none.
     pub attempt: Option<PastRecordAttempt>,
 }

@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, event::Event, filter::Filter, shed::ClientId};
+use weir_core::{DestinationId, RateLimit, event::Event, filter::Filter, shed::ClientId};
 
 use crate::{DestinationLimits, FastPath, Matches, StoreResult, Verdicts};
 
@@ -47,6 +47,8 @@ pub enum IngestRefusal {
     UnknownDestination { index: usize },
     /// It would go to this many destinations, and may go to `most`.
     TooManyDestinations { destinations: usize, most: usize },
+    /// A destination that takes it has this limit, which a single send of its cost exceeds.
+    CostAboveLimit { destination_id: DestinationId, limit: RateLimit },
 }
 
 /// The most deliveries in one commit, unless a single event has more: a fraction of a second, for which everybody else

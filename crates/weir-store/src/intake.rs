@@ -208,6 +208,11 @@ impl<'e> Intake<'e> {
             found.retain(|(_, found)| takes(found));
             filtered = fan_out.len() - found.len();
         }
+        let too_low = |found: &Arc<Destination>| found.settings.rate_limits.too_low_for(event.cost()).copied();
+        let too_dear = found.iter().find_map(|(id, found)| Some((*id, found.as_ref().and_then(too_low)?)));
+        if let Some((destination_id, limit)) = too_dear {
+            return Some(Err(IngestRefusal::CostAboveLimit { destination_id, limit }));
+        }
         if found.len() > most {
             return Some(Err(IngestRefusal::TooManyDestinations { destinations: found.len(), most }));
         }
@@ -281,6 +286,7 @@ fn claim_at_once(
         attempts: 0,
         attempts_before: 0,
         is_replay: false,
+        cost: event.cost(),
         body: ClaimedBody::Inline(event.body.clone()),
         expires_at,
         destination: Some(Arc::clone(destination)),

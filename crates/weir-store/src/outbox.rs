@@ -1,7 +1,5 @@
 //! The scheduler's side: due deliveries are claimed, released, and recovered after a crash.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use weir_core::{
     DestinationId, RateLimit, Timestamp,
@@ -54,10 +52,13 @@ pub struct SentCounts {
     /// Numbers of buckets and the recorded sends in them, as in [`Ring::buckets`]; of an unknown outcome at the latest
     /// possible instant.
     pub buckets: Vec<(i64, u32)>,
-    /// Outstanding claims: as many sends may not be recorded yet.
+    /// Outstanding claims: as many sends, or the sum of their costs, may not be recorded yet.
     pub claimed: u32,
     /// Until when sends may have started that a restored store does not know.
     pub restored: Option<Timestamp>,
+    /// For a limit in costs the mean cost of the oldest waiting deliveries, in parts of
+    /// [`COST_OF_ONE`](weir_core::limiter::COST_OF_ONE); else 0.
+    pub usual_cost: u32,
 }
 
 impl SentCounts {
@@ -132,8 +133,8 @@ pub trait Outbox: Send + Sync {
     /// The last sends of these destinations, in the same order.
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>>;
 
-    /// What a destination has sent after `since`, in buckets of this length.
-    async fn sent_counts(&self, id: DestinationId, since: Timestamp, bucket: Duration) -> StoreResult<SentCounts>;
+    /// What a destination has sent after `since`, in buckets of this limit, in its unit.
+    async fn sent_counts(&self, id: DestinationId, since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts>;
 
     /// Marks the store as restored from a backup: sends that it did not record may have started until `sends_until`.
     /// The mark is the lower bound of `last_sent_at` for every destination that existed then.

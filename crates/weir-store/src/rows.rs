@@ -30,7 +30,7 @@ pub use self::{
     codes::{failure_code, interval_code, limits_json, outcome_code, phase_code, state_code},
     counters::{counted_state, state_counts},
     deliveries::{
-        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, attempt, connection_json,
+        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, attempt, connection_json, cost,
         delivery, error_condition, failed_delivery, in_states, past, response_body, response_headers_json, send,
     },
     destinations::{Value, destination, destination_values, limit_change},
@@ -158,7 +158,7 @@ pub fn send_history<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationI
 }
 
 /// From rows of two columns: a bucket and its sends; −1 and how many claims are outstanding; −2 and the restore mark,
-/// which is null where it does not apply.
+/// which is null where it does not apply; −3 and the usual cost of waiting deliveries, if it was asked for.
 pub fn sent_counts(rows: impl IntoIterator<Item = (i64, Option<i64>)>) -> SentCounts {
     let mut sent = SentCounts::default();
     for (kind, value) in rows {
@@ -166,6 +166,7 @@ pub fn sent_counts(rows: impl IntoIterator<Item = (i64, Option<i64>)>) -> SentCo
         match kind {
             -1 => sent.claimed = count(),
             -2 => sent.restored = value.map(Timestamp::from_nanos),
+            -3 => sent.usual_cost = count(),
             bucket => sent.buckets.push((bucket, count())),
         }
     }

@@ -131,6 +131,24 @@ impl Attempter {
     /// Makes one attempt with the permit, or returns the permit unused.
     pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> AttemptEnd {
         let began = self.clock.now();
+        // The limit was lowered while the delivery waited. It can never be sent, and must not wait unseen for ever.
+        if let Some(limit) = target.destination.settings.rate_limits.too_low_for(permit.delivery.cost) {
+            let error = format!(
+                "not sent: its cost of {} is above the limit of {} per {} of the destination",
+                permit.delivery.cost, limit.limit, limit.period
+            );
+            let unreachable = Unreachable { failure: Failure::Forbidden, error };
+            let decision = Decision {
+                outcome: AttemptOutcome::Rejected,
+                verdict: Verdict::Dead,
+                effect: Effect::None,
+                refusal: None,
+                is_counted: true,
+            };
+            let nothing = Sent::nothing(unreachable, Duration::ZERO, began);
+            let finished = record(permit, target, nothing, decision, began);
+            return AttemptEnd::Recorded(FinishedAttempt { ignored_by_breaker: true, ..finished });
+        }
         let span = self.spans.as_ref().and_then(|spans| spans.begin(body.trace()));
         // The receiver gets the span of the attempt, if there is one.
         let traced_body = span.map(|span| body.clone().traced(Some(span.context)));

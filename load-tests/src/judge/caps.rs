@@ -14,6 +14,7 @@ use weir_core::{
         usage,
         windows::{self, ObservedSend},
     },
+    limit::Unit,
 };
 
 use crate::{
@@ -115,7 +116,7 @@ fn record_gaps(recording: &Recording, group: usize) -> (u64, usize) {
 fn limited_periods(recording: &Recording, group: usize) -> BTreeSet<Period> {
     let destinations = recording.of_group(group).map(|number| &recording.destinations[number as usize]);
     let changes: Vec<_> = destinations.flat_map(|destination| &destination.limits).collect();
-    RateLimits::periods(changes.iter().map(|change| &change.limits))
+    RateLimits::periods(changes.iter().map(|change| &change.limits), Unit::Request)
 }
 
 fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<LimitJudgement> {
@@ -129,7 +130,12 @@ fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<L
         let in_force = InForce::new(&changes(&destination.limits, period), period);
         let mut one = judge_destination(recording.at(number), period, &in_force, &destination.limits);
         // The audit has a row for each limit of the period; the worst of them counts.
-        for recorded in destination.audit.iter().flat_map(|audit| &audit.rate_limits).filter(|l| l.period == period) {
+        for recorded in destination
+            .audit
+            .iter()
+            .flat_map(|audit| &audit.rate_limits)
+            .filter(|l| l.period == period && l.unit.is_none())
+        {
             let most = |window: Option<Window>| Some(window.map_or(0, |window| window.sends));
             one.recorded_worst_sliding = one.recorded_worst_sliding.max(most(recorded.worst_sliding_window));
             one.recorded_worst_calendar = one.recorded_worst_calendar.max(most(recorded.worst_calendar_window));
@@ -177,7 +183,7 @@ fn judge_destination(
 
 /// The bound of a period's limit.
 fn limit_of(limits: &RateLimits, period: Period) -> Option<u64> {
-    limits.as_slice().iter().find(|limit| limit.period == period).map(weir_core::RateLimit::bound)
+    limits.of_requests().as_slice().iter().find(|limit| limit.period == period).map(weir_core::RateLimit::bound)
 }
 
 /// When the limit of a period changed, in the engine's favour: a looser limit counts from the request, a stricter one

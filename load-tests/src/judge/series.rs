@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_core::{
     Period, RateLimits, Timestamp,
     audit::{in_force::InForce, windows},
+    limit::Unit,
 };
 
 use super::{caps, latency, reconcile::Reconciled};
@@ -137,7 +138,10 @@ fn of_group(recording: &Recording, reconciled: &Reconciled, group: usize, bucket
 /// For each period that ever had a limit, the limits in force over time.
 fn limits_of(destination: &Destination) -> Vec<(Period, InForce)> {
     let in_force = |period| (period, InForce::new(&caps::changes(&destination.limits, period), period));
-    RateLimits::periods(destination.limits.iter().map(|change| &change.limits)).into_iter().map(in_force).collect()
+    RateLimits::periods(destination.limits.iter().map(|change| &change.limits), Unit::Request)
+        .into_iter()
+        .map(in_force)
+        .collect()
 }
 
 fn least(figures: impl Iterator<Item = f64>) -> Option<f64> {

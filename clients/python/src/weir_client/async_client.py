@@ -207,6 +207,7 @@ class Events(_Resource):
         ttl_s: int | None = None,
         coalesce_key: str | None = None,
         ordering_key: str | None = None,
+        cost: int | None = None,
     ) -> AcceptedEvent:
         """Posts an event. Without an `idempotency_key` one is made, so that retries store it once."""
         event = {
@@ -217,6 +218,7 @@ class Events(_Resource):
             "ttl_s": ttl_s,
             "coalesce_key": coalesce_key,
             "ordering_key": ordering_key,
+            "cost": cost,
         }
         body = {"type": type, "data": data, **given(event)}
         return cast(AcceptedEvent, await self._call("POST", "/v1/events", body=body, repeatable=True))

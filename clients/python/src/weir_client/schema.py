@@ -386,6 +386,9 @@ class Event(TypedDict):
     """
 
     coalesce_key: NotRequired[str]
+    cost: NotRequired[int]
+    """How much of a limit in costs each of its sends takes; absent for 1."""
+
     created_at: str
     data: NotRequired[Any]
     """The data, byte for byte as ingested. Lists show it only with `include=data`."""
@@ -612,6 +615,13 @@ class Latency(TypedDict):
     p50: float | None
     p95: float | None
     p99: float | None
+
+
+LimitUnit: TypeAlias = Literal['request', 'cost']
+"""
+What a limit counts. `request`, as where it is absent: each send as one. `cost`: each send as the `cost` of its
+event; such a limit has the shape `window`.
+"""
 
 
 class ListCount(TypedDict):
@@ -1522,6 +1532,9 @@ class Delivery(TypedDict):
     attempt_count: int
     """The number of counted attempts."""
 
+    cost: NotRequired[int]
+    """How much of a limit in costs each attempt takes; absent for 1."""
+
     created_at: str
     destination_id: str
     event_id: str
@@ -1681,6 +1694,12 @@ class EventRequest(TypedDict):
     """
 
     coalesce_key: NotRequired[EventKey | None]
+    cost: NotRequired[int | None]
+    """
+    How much of each limit with the unit `cost` a send of the event takes. Refused if it is above such a limit of a
+    destination that takes the event.
+    """
+
     data: Any
     """Any JSON value; delivered byte for byte."""
 
@@ -1757,6 +1776,7 @@ class LimitAudit(TypedDict):
     possible_violations: int
     """The number of further sends that exceed it if the sends of unknown outcome started at their latest instant."""
 
+    unit: NotRequired[LimitUnit]
     utilisation: float | None
     """Sends ÷ (limit × span ÷ period), without gaps longer than one period."""
 
@@ -1908,6 +1928,7 @@ class RateLimit(TypedDict):
 
     period: Period
     shape: NotRequired[Shape]
+    unit: NotRequired[LimitUnit]
     window_s: NotRequired[int | None]
     """The length of the period, unless it is a whole second, minute, hour or day."""
 
@@ -1928,6 +1949,7 @@ class RateLimitRequest(TypedDict):
 
     period: NotRequired[Period | None]
     shape: NotRequired[Shape | None]
+    unit: NotRequired[LimitUnit | None]
     window_s: NotRequired[int | None]
     """The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`."""
 

@@ -130,6 +130,7 @@ impl Sample {
                 refusals: refusals.found(&destination).flatten(),
                 // Under a backlog the cursors are where a send of just now left them.
                 rings: Vec::new(),
+                usual_cost: 0,
                 last_sent_at: Some(now),
                 answer_time: None,
                 fault: stalls.fault_of(id, now),

@@ -8,7 +8,7 @@ use weir_core::{
     ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
     destination::ALL_TENANTS,
     event::{MAX_TYPE_LEN, valid_type},
-    limit::Shape,
+    limit::{Shape, Unit},
     pattern::EventPattern,
     signing::Secret,
 };
@@ -337,6 +337,14 @@ text! {
 }
 
 text! {
+    /// What a limit counts. `request`, as where it is absent: each send as one. `cost`: each send as the `cost` of its
+    /// event; such a limit has the shape `window`.
+    #[schema(as = LimitUnit, value_type = String, pattern = "^(request|cost)$", example = "cost")]
+    pub(crate) struct UnitText(Unit);
+    parse = |text| Unit::parse(text).ok_or_else(|| "must be `request` or `cost`".to_owned());
+}
+
+text! {
     /// A shared secret: `whsec_` and the base64 of 16 to 128 bytes, padded or not, or for styles whose key is a text any
     /// 16 to 128 printable ASCII characters. Or `whsk_` and the base64 of the 32 bytes of an Ed25519 private key. The
     /// pattern describes the commonest of them.
@@ -451,6 +459,7 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<AttemptErrorText>();
         assert_pattern_is_accepted::<PeriodText>();
         assert_pattern_is_accepted::<ShapeText>();
+        assert_pattern_is_accepted::<UnitText>();
         assert_pattern_is_accepted::<SecretText>();
     }
 }

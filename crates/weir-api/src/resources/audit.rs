@@ -80,13 +80,11 @@ async fn judge(
 fn judge_send(auditor: &mut Auditor, record: &SendRecord) {
     let position = record.position;
     if record.is_unknown {
-        auditor.unknown_send(UnknownSend {
-            delivery_id: position.delivery_id,
-            number: position.number,
-            latest_at: position.sent_at,
-        });
+        let unknown =
+            UnknownSend { delivery_id: position.delivery_id, number: position.number, latest_at: position.sent_at };
+        auditor.unknown_send(unknown, record.cost);
     } else {
-        auditor.send(position.sent_at);
+        auditor.send_of(record.cost, position.sent_at);
     }
     if let Some((created, done)) = record.delivered {
         auditor.delivered(done.since(created));
@@ -123,7 +121,7 @@ mod tests {
         auditor.send(Timestamp::from_secs(1));
         auditor.delivered(Duration::from_micros(1_500));
         let delivery_id = DeliveryId::from_bytes([1; 16]);
-        auditor.unknown_send(UnknownSend { delivery_id, number: 1, latest_at: Timestamp::from_secs(2) });
+        auditor.unknown_send(UnknownSend { delivery_id, number: 1, latest_at: Timestamp::from_secs(2) }, 1);
         let report = auditor.report();
         assert!(!report.rate_limits.is_empty() && !report.unknown_sends.is_empty() && report.series.is_some());
         let report = serde_json::to_value(report).unwrap();

@@ -85,12 +85,14 @@ pub(crate) async fn measure_sends(
     if latencies.total() < FEW_ANSWERS {
         latencies = store.health(id, now.before(ANSWERS_IF_FEW)).await?.latencies;
     }
+    let (rings, usual_cost) = rings(api, id, &limits, now).await?;
     let mut counts = StateCounts::default();
     counts.add(DeliveryState::Pending, counted.pending);
     counts.add(DeliveryState::Retrying, counted.retrying);
     counts.add(DeliveryState::Delivering, counted.delivering);
     Ok(Measured {
-        rings: rings(api, id, &limits, now).await?,
+        rings,
+        usual_cost,
         counts,
         oldest_at: counted.oldest_created_at,
         achieved_per_s: sends as f64 / recently.as_secs_f64(),
@@ -102,20 +104,21 @@ pub(crate) async fn measure_sends(
     })
 }
 
-/// What is recorded for those of these limits that have the window shape.
+/// What is recorded for those of these limits that have the window shape; and the usual cost of what waits, or 0.
 pub(crate) async fn rings(
     api: &ApiState,
     id: DestinationId,
     limits: &RateLimits,
     now: Timestamp,
-) -> ApiResult<Vec<Ring>> {
-    let mut rings = Vec::new();
+) -> ApiResult<(Vec<Ring>, u32)> {
+    let (mut rings, mut usual_cost) = (Vec::new(), 0);
     for limit in limits.of_shape(Shape::Window) {
-        let sent = api.store.sent_counts(id, now - (limit.span() + limit.bucket()), limit.bucket()).await?;
+        let sent = api.store.sent_counts(id, now - (limit.span() + limit.bucket()), *limit).await?;
+        usual_cost = usual_cost.max(sent.usual_cost);
         // Claims wait for their slots, and are counted with what waits.
         rings.push(SentCounts { claimed: 0, ..sent }.ring(*limit, now, now));
     }
-    Ok(rings)
+    Ok((rings, usual_cost))
 }
 
 pub(crate) fn view(counts: &DestinationCounts, figures: Figures, now: Timestamp) -> types::Backlog {

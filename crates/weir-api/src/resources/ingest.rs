@@ -342,6 +342,13 @@ fn view(outcome: Result<Ingested, IngestRefusal>, posted: &Event) -> ApiResult<t
             format!("/destinations/{index}"),
             "is not a destination of this tenant: name one of the event's tenant, or leave it out",
         )),
+        Err(IngestRefusal::CostAboveLimit { destination_id, limit }) => Err(Problem::invalid_field(
+            "/cost",
+            format!(
+                "must be at most {0}, the limit of {0} per {1} of {destination_id}: split the event, or raise the limit",
+                limit.limit, limit.period
+            ),
+        )),
         Err(IngestRefusal::TooManyDestinations { destinations, most }) => Err(Problem::invalid_field(
             "/destinations",
             format!(

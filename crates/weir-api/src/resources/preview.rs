@@ -77,7 +77,9 @@ pub(crate) async fn show(
     let expiries = expiries(&api, &destination, counts.oldest_created_at).await?;
     let current = &destination.at(now).settings;
     let proposed_limits = rates::proposed(&current.rate_limits, request.rate_limits, request.min_interval_ms);
-    measured.rings.extend(backlog::rings(&api, id, &proposed_limits, now).await?);
+    let (rings, usual_cost) = backlog::rings(&api, id, &proposed_limits, now).await?;
+    measured.rings.extend(rings);
+    measured.usual_cost = measured.usual_cost.max(usual_cost);
     let view = |limits: &RateLimits, max_in_flight: u32| {
         let forecast = |limits: &RateLimits| measured.forecast(&destination, limits, max_in_flight, now);
         view(&measured, expiries, limits, forecast)

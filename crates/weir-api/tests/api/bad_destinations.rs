@@ -47,6 +47,15 @@ fn invalid_destinations() -> Vec<(Value, Vec<&'static str>)> {
             json!({"rate_limits": [{"limit": 1, "period": "day", "shape": "window", "burst": 2}]}),
             vec!["/rate_limits/0/burst"],
         ),
+        (json!({"rate_limits": [{"limit": 1, "period": "day", "unit": "points"}]}), vec!["/rate_limits/0/unit"]),
+        (
+            json!({"rate_limits": [{"limit": 1, "period": "day", "unit": "cost", "shape": "even"}]}),
+            vec!["/rate_limits/0/shape"],
+        ),
+        (
+            json!({"rate_limits": [{"limit": 1, "period": "day", "unit": "cost", "burst": 2}]}),
+            vec!["/rate_limits/0/burst"],
+        ),
         (json!({"rate_limits": [{"limit": 1, "window_s": 86_401}]}), vec!["/rate_limits/0/window_s"]),
         (json!({"rate_limits": [{"limit": 1, "window_s": 10, "period": "second"}]}), vec!["/rate_limits/0/window_s"]),
         (

@@ -195,6 +195,22 @@ async fn a_limit_says_that_its_sends_need_not_be_even_and_an_edit_of_the_shape_i
 }
 
 #[tokio::test]
+async fn a_limit_counts_costs_and_what_is_shown_can_be_sent_back() {
+    let server = Server::start().await;
+    let limits = json!([{"limit": 1_000, "period": "minute", "unit": "cost"}]);
+    let id = server.destination(json!({"url": URL, "rate_limits": limits})).await;
+    let path = format!("/v1/destinations/{id}");
+    let shown = server.get(&path).await.expect(StatusCode::OK)["rate_limits"].clone();
+    let full = json!({
+        "limit": 1_000, "period": "minute", "burst": 1, "margin_ms": 0, "shape": "window", "unit": "cost",
+    });
+    assert_eq!(shown, json!([full]));
+    let patched = server.patch(&path, json!({"rate_limits": shown})).await.expect(StatusCode::OK);
+    assert_eq!(patched["rate_limits"], shown);
+    assert_eq!(server.store.limit_changes(id.parse().unwrap()).await.unwrap().len(), 1, "nothing has changed");
+}
+
+#[tokio::test]
 async fn a_patch_changes_the_given_fields_and_null_restores_the_default() {
     let server = Server::start().await;
     let id = server

@@ -99,11 +99,32 @@ async fn a_repeated_key_returns_the_first_event() {
 }
 
 #[tokio::test]
+async fn an_event_has_a_cost_up_to_the_limits_of_the_destinations_that_take_it() {
+    let server = Server::start().await;
+    let limits = json!([{"limit": 100, "period": "minute", "unit": "cost"}]);
+    let id = server.destination(json!({"url": "https://example.com", "rate_limits": limits})).await;
+    let posted = async |cost: Value| server.post("/v1/events", json!({"type": "t", "data": 1, "cost": cost})).await;
+    for cost in [json!(0), json!(1_001), json!(1.5), json!("7"), json!(-1)] {
+        assert_eq!(posted(cost.clone()).await.pointers(), ["/cost"], "{cost}");
+    }
+    let refused = posted(json!(101)).await.problem(422);
+    let detail = refused["errors"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains("at most 100") && detail.contains("100 per minute") && detail.contains(&id), "{detail}");
+    let accepted = posted(json!(100.0)).await.expect(StatusCode::ACCEPTED);
+    let event = server.get(&format!("/v1/events/{}", accepted["id"].as_str().unwrap())).await.expect(StatusCode::OK);
+    assert_eq!((&event["cost"], &event["deliveries"][0]["cost"]), (&json!(100), &json!(100)));
+    // A cost of 1 is that of an event without one.
+    let accepted = posted(json!(1)).await.expect(StatusCode::ACCEPTED);
+    let event = server.get(&format!("/v1/events/{}", accepted["id"].as_str().unwrap())).await.expect(StatusCode::OK);
+    assert_eq!((&event["cost"], &event["deliveries"][0]["cost"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
 async fn a_repeated_key_with_another_event_is_refused() {
     let server = Server::start().await;
     let first = json!({
         "type": "t", "data": {"a": [1, 2]}, "idempotency_key": "k", "ttl_s": 60, "deliver_at": "2026-11-21T08:00:00Z",
-        "coalesce_key": "c", "ordering_key": "o",
+        "coalesce_key": "c", "ordering_key": "o", "cost": 7,
     });
     server.post("/v1/events", &first).await.expect(StatusCode::ACCEPTED);
     for (field, other) in [
@@ -114,6 +135,7 @@ async fn a_repeated_key_with_another_event_is_refused() {
         ("deliver_at", json!("2026-11-21T08:00:01Z")),
         ("coalesce_key", json!("d")),
         ("ordering_key", json!(null)),
+        ("cost", json!(1)),
     ] {
         let mut another = first.clone();
         another[field] = other;

@@ -69,6 +69,21 @@ async fn a_preview_of_the_window_shape_sends_at_once_what_the_window_holds() {
 }
 
 #[tokio::test]
+async fn a_preview_of_a_limit_in_costs_takes_the_mean_cost_of_what_waits() {
+    let server = Server::start().await;
+    let id = server.destination(json!({"url": "https://example.com", "rate_limits": []})).await;
+    let events: Vec<Value> = (0..100).map(|n| json!({"type": "t", "data": n, "cost": 5 + n % 2 * 10})).collect();
+    server.post("/v1/events/batch", json!({"events": events})).await.expect(StatusCode::ACCEPTED);
+    let points = json!([{"limit": 500, "period": "minute", "unit": "cost"}]);
+    let shown = server.preview(&id, json!({"rate_limits": points})).await;
+    // A thousand points: half of them at once, the others a window later. Fifty sends a minute.
+    let eta = shown["drain_eta_s"].as_f64().unwrap();
+    assert!(eta > 60.0 && eta < 60.5, "{shown}");
+    let per_s = shown["effective_per_s"].as_f64().unwrap();
+    assert!((per_s - 50.0 / 60.0).abs() < 0.01, "{shown}");
+}
+
+#[tokio::test]
 async fn a_preview_shows_what_a_margin_and_a_minimum_interval_cost() {
     let server = Server::start().await;
     let id = backlog(&server, json!({})).await;

@@ -14,7 +14,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    limit::{Period, RateLimit, RateLimits},
+    limit::{Period, RateLimit, RateLimits, Unit},
     time::Timestamp,
 };
 
@@ -91,12 +91,18 @@ impl WindowLimit {
 }
 
 impl InForce {
-    /// `changes` are ordered oldest first. The oldest limits also apply to the time before them.
+    /// The limits in requests. `changes` are ordered oldest first. The oldest limits also apply to the time before them.
     pub fn new(changes: &[(Timestamp, RateLimits)], period: Period) -> Self {
+        Self::of_unit(changes, period, Unit::Request)
+    }
+
+    /// The limits of one unit.
+    pub fn of_unit(changes: &[(Timestamp, RateLimits)], period: Period, unit: Unit) -> Self {
         let mut intervals: Vec<LimitInterval> = Vec::new();
         for (at, limits) in changes {
             // The margin is for the receiver, whose windows are those of the limit.
-            let limit = limits.as_slice().iter().find(|limit| limit.period == period).map(RateLimit::as_judged);
+            let limit = limits.as_slice().iter().find(|limit| (limit.period, limit.unit()) == (period, unit));
+            let limit = limit.map(RateLimit::as_judged);
             match intervals.last_mut() {
                 // An edit of another period's limit changes nothing here.
                 Some(last) if last.limit == limit => {}

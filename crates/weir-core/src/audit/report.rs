@@ -53,6 +53,9 @@ pub struct LimitAudit {
     #[serde(serialize_with = "period_name", deserialize_with = "period_of_name")]
     pub period: Period,
     pub burst: u32,
+    /// `cost`: the windows of this limit hold costs, not sends. Absent for requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
     /// The fullest calendar period (UTC) among the windows that this limit judges.
     pub worst_calendar_window: Option<Window>,
     /// The fullest half-open window of one period's length, wherever it begins, among the windows that this limit

@@ -110,7 +110,7 @@ fn caps(start: Timestamp, last: Timestamp, bucket: Duration, changes: &[(Timesta
 }
 
 /// The most sends that limits allow in any interval of this length: `limit × ⌈length ÷ window⌉ + burst − 1` of the
-/// strictest, or one for each minimum interval that has begun.
+/// strictest, or one for each minimum interval that has begun. A limit in costs allows as many of cost 1.
 fn most_in(limits: &RateLimits, length: Duration) -> Option<u64> {
     let most = |windows: u64, limit: u64, bound: u64| limit * (windows - 1) + bound;
     let allowed = limits.as_slice().iter().map(|limit| {

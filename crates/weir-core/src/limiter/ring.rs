@@ -123,26 +123,38 @@ impl Ring {
         }
     }
 
-    /// Counts the slot `[start, start + width)` and returns its bucket.
-    pub(super) fn take(&mut self, start: Timestamp, width: Duration) -> i64 {
+    /// Counts the slot `[start, start + width)` of a send with this cost, and returns its bucket.
+    pub(super) fn take(&mut self, start: Timestamp, width: Duration, cost: u32) -> i64 {
         while let Some(&(bucket, slots)) = self.buckets.front().filter(|(bucket, _)| self.release_of(*bucket) <= start)
         {
             self.buckets.pop_front();
             self.total -= u64::from(slots);
             self.released = self.released.max(bucket);
         }
-        self.count(start + width, 1);
+        self.count(start + width, self.limit.taken_by(cost));
         self.buckets.back().map_or(0, |(bucket, _)| *bucket)
     }
 
     /// Takes back the count of the last slot, which is in this bucket.
-    pub(super) fn give_back(&mut self, bucket: i64) {
+    pub(super) fn give_back(&mut self, bucket: i64, cost: u32) {
+        let taken = self.limit.taken_by(cost);
         let Some((_, slots)) = self.buckets.back_mut().filter(|(last, _)| *last == bucket) else { return };
-        *slots -= 1;
-        self.total -= 1;
+        *slots -= taken;
+        self.total -= u64::from(taken);
         if *slots == 0 {
             self.buckets.pop_back();
         }
+    }
+
+    /// The earliest start of the slot of a send with this cost, before which `reserved` more are left for another one.
+    /// [`Timestamp::MAX`] if the cost is above the limit.
+    pub(super) fn earliest_of(&self, cost: u32, reserved: u32, from: Timestamp) -> Timestamp {
+        let (cost, reserved) = if self.limit.is_in_costs() { (cost, reserved) } else { (1, 0) };
+        if cost > self.limit.limit.get() {
+            return Timestamp::MAX;
+        }
+        let behind = if reserved > 0 { self.earliest(u64::from(reserved + cost) - 1, from) } else { Timestamp::MIN };
+        self.earliest(u64::from(cost) - 1, from).max(behind)
     }
 
     /// The earliest start of a slot that is taken after `others` further slots, of which none starts before `from`;

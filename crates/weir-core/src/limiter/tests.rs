@@ -352,6 +352,80 @@ fn a_margin_lengthens_the_spacing_and_not_the_slot() {
     assert!(limiter.next_start(at(106)) >= at(207), "the debt is kept");
 }
 
+/// A limit in costs.
+fn points(limit: u32, period: Period) -> RateLimits {
+    RateLimits::new(vec![RateLimit::new(limit, period).unwrap().in_costs().unwrap()]).unwrap()
+}
+
+#[test]
+fn a_slot_takes_its_whole_cost_or_waits_for_it() {
+    let mut limiter = Limiter::new(&points(1_000, Period::MINUTE));
+    let first = limiter.take_of(600, at(0));
+    assert_eq!(limiter.take_of(400, at(500)).start, at(500), "exactly the limit");
+    let freed = limiter.next_start_of(1, at(600));
+    assert!(freed >= first.start + Duration::from_secs(60) && freed < first.start + Duration::from_millis(60_200));
+    assert_eq!(limiter.next_start_of(600, at(600)), freed);
+    assert!(limiter.next_start_of(601, at(600)) > freed, "it needs the room of both");
+    assert_eq!(limiter.next_start_of(1_001, at(600)), Timestamp::MAX, "never");
+}
+
+#[test]
+fn a_missed_slot_gives_its_cost_back() {
+    let mut limiter = Limiter::new(&points(1_000, Period::MINUTE));
+    limiter.take_of(300, at(0));
+    let missed = limiter.take_of(700, at(5));
+    assert!(limiter.next_start_of(1, at(70)) > at(70));
+    assert!(limiter.give_back(missed.start, at(70)));
+    assert_eq!([700, 701].map(|cost| limiter.next_start_of(cost, at(70)) == at(70)), [true, false]);
+}
+
+#[test]
+fn cheap_sends_do_not_overtake_one_that_waits_for_room() {
+    let mut limiter = Limiter::new(&points(100, Period::MINUTE));
+    // Half of the limit is used; the rest does not suffice.
+    (0..50).for_each(|n| {
+        limiter.take_of(1, at(n * 100));
+    });
+    let start = limiter.next_start_of(80, at(6_000));
+    limiter.wait(80, start, at(6_000));
+    assert_eq!(limiter.next_start_of(1, at(6_400)), at(6_400), "older ones may be ready in the same moment");
+    assert!(limiter.next_start_of(1, at(6_500)) >= start, "otherwise cheap ones would take all that becomes free");
+    assert_eq!(limiter.next_start_of(80, at(6_500)), start);
+    assert_eq!(limiter.owed_start(Timestamp::MIN, at(6_500)), start, "nothing is owed before");
+    assert_eq!(limiter.take_of(80, start).start, start);
+    assert!(limiter.next_start_of(1, start) < start + Duration::from_secs(5), "what is free goes to the others");
+    // One that never comes back holds nobody for longer.
+    let again = limiter.next_start_of(90, start);
+    limiter.wait(90, again, start);
+    let after = again + super::WAITED_FOR;
+    assert_eq!(limiter.next_start_of(1, after), after);
+}
+
+#[test]
+fn a_run_publishes_by_the_usual_cost() {
+    let mut limiter = Limiter::new(&points(1_000, Period::SECOND));
+    assert_eq!(limiter.slots_before(at(0), at(50), 5_000), 1_000, "nothing is known");
+    (0..2).for_each(|_| {
+        limiter.take_of(100, at(0));
+    });
+    assert_eq!(limiter.slots_before(at(0), at(50), 5_000), 8);
+    assert!(limiter.start_after(8, at(0)) > at(1_000) && limiter.start_after(7, at(0)) == at(0));
+}
+
+/// Checks that no window holds more than the limit: `sends` with their costs.
+fn assert_sums(sends: &mut [(Timestamp, u32)], window: Duration, limit: u64) {
+    sends.sort();
+    let (mut first, mut sum) = (0, 0);
+    for last in 0..sends.len() {
+        sum += u64::from(sends[last].1);
+        while sends[last].0.since(sends[first].0) >= window {
+            sum -= u64::from(sends[first].1);
+            first += 1;
+        }
+        assert!(sum <= limit, "{sum} of {limit} in the window that ends with send {last}");
+    }
+}
+
 /// Checks the guarantee: any `bound + 1` successive sends span at least a window.
 fn assert_bounded(sends: &mut [Timestamp], window: Duration, bound: u64) {
     sends.sort();
@@ -389,6 +463,50 @@ fn assert_kept(sends: &mut [Timestamp], limits: &RateLimits) {
 }
 
 proptest! {
+    /// Slots are used at one of their ends, or missed and given back; sends wait for room, and times of calls go back by
+    /// milliseconds. Edits of the limit, the margin and a second limit; a window that spans edits is bounded by the largest.
+    #[test]
+    fn no_window_holds_more_than_the_limit_in_costs(edits in prop::collection::vec((100u32..1_500, 0u32..200, any::<bool>()), 1..5), steps in prop::collection::vec((0u8..8, 0u64..400, 1u32..100), 1..300)) {
+        let limits = |&(limit, margin, evenly): &(u32, u32, bool)| {
+            let minute = RateLimit::new(limit, Period::MINUTE).unwrap().in_costs().unwrap().with_margin(margin).unwrap();
+            let second = RateLimit::new(20, Period::SECOND).unwrap();
+            RateLimits::new(if evenly { vec![second, minute] } else { vec![minute] }).unwrap()
+        };
+        let all: Vec<_> = edits.iter().map(limits).collect();
+        let mut limiter = Limiter::new(&all[0]);
+        let (mut now, mut sends) = (at(1_000), Vec::new());
+        for (index, (kind, gap, cost)) in steps.into_iter().enumerate() {
+            now = now + Duration::from_millis(gap);
+            if kind == 0 {
+                limiter.reconfigure(&all[index % all.len()]);
+            }
+            let start = limiter.next_start_of(cost, now);
+            if kind == 1 {
+                limiter.wait(cost, start, now);
+                continue;
+            }
+            now = now.max(start - GRANT_AHEAD);
+            let slot = limiter.take_of(cost, now - Duration::from_millis(u64::from(kind % 3)));
+            match kind {
+                2 => assert!(limiter.give_back(slot.start, slot.end)),
+                3 | 4 => sends.push((slot.start, cost)),
+                _ => sends.push((slot.end - Duration::from_nanos(1), cost)),
+            }
+        }
+        let most = edits.iter().map(|edit| edit.0).max().unwrap();
+        assert_sums(&mut sends, Duration::from_secs(60), most.into());
+    }
+
+    #[test]
+    fn a_limit_in_costs_is_used(cost in 1u32..=50, limit in 500u32..20_000) {
+        let mut limiter = Limiter::new(&points(limit, Period::MINUTE));
+        // As many as fit into a window, five times.
+        let fit = limit / cost;
+        let starts: Vec<_> = (0..=fit * 5).map(|_| limiter.take_of(cost, at(0)).start).collect();
+        let used = 300.0 / starts.last().unwrap().since(starts[0]).as_secs_f64();
+        prop_assert!(used >= 0.994, "{used}");
+    }
+
     #[test]
     fn no_sliding_window_exceeds_its_bound(limits in any_limits(), gaps in prop::collection::vec((0u64..400, any::<bool>()), 1..800)) {
         let mut limiter = Limiter::new(&limits);

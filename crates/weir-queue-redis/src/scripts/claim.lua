@@ -6,7 +6,7 @@
 --         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the
 --         lowered maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last start
 --         or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since, spent; for
---         each ring the same with until when it is kept or 0, and 0, and then the latest bucket that is free again, how
+--         each ring the same with until when it is kept or 0, and the usual cost or 0, and then the latest bucket that is free again, how
 --         many buckets there are, and each with its slots); and of an adaptive destination its pace: state, not before,
 --         spacing, window, generation, last start, granted, 1 when full, and the reports, each with its arrival
 
@@ -44,7 +44,9 @@ local function cursors_of(limiter)
     end
     if is_window(cursor) or cursor.ring then
       trust_ring(limiter, cursor)
-      add(cursor.limit, SHAPED + window_of(cursor.period) / 1000000, 1, margin, cursor.ring_until or 0, 0)
+      local in_costs = is_in_costs(cursor)
+      local code = (in_costs and COSTED or SHAPED) + window_of(cursor.period) / 1000000
+      add(cursor.limit, code, 1, margin, cursor.ring_until or 0, in_costs and limiter.usual_cost or 0)
       add(cursor.ring[1], (#cursor.ring - RING_HEAD) / 2)
       each_bucket(cursor.ring, function(bucket, slots)
         add(bucket, slots)

@@ -1,8 +1,10 @@
 -- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds. A
 -- limiter is { cursors = { { limit, period, burst, margin, since, spent }… }, interval = the minimum interval or nil,
 -- last_start = time or nil, wide_end = the end of the last slot if it was wider than usual, or nil, held_until = time,
--- last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil }. A
--- cursor of an earlier version has no margin. Cursors with a ring: ring.lua.
+-- last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil, and where a
+-- limit is in costs: last_cost, usual_cost = the mean cost of the last sends in parts of COST_OF_ONE, waiting = { the
+-- highest cost that waits for room, from when and until when nothing cheaper overtakes it } or nil }. A cursor of an earlier version has
+-- no margin. Cursors with a ring: ring.lua.
 --
 -- Limits are a list of { limit, period, burst, margin } with a field `interval`: the minimum interval or nil.
 
@@ -119,15 +121,48 @@ local function after_interval(limiter)
   return math.max(limiter.last_start + width_of_slots(limiter), limiter.wide_end or 0) + limiter.interval
 end
 
-local function next_start(limiter, at)
+-- What is left for a send that costs more than this one.
+local function reserved_from(limiter, cost, at)
+  local waiting = limiter.waiting
+  return waiting and waiting[1] > cost and waiting[2] <= at and at < waiting[3] and waiting[1] or 0
+end
+
+-- The start of the next slot if it is taken at this time, by a send of this cost or of 1.
+local function next_start(limiter, at, cost)
   local start = math.max(at, limiter.held_until, after_interval(limiter))
   for _, cursor in ipairs(limiter.cursors) do
     if cursor.period > SHAPED then
       trust_ring(limiter, cursor)
     end
-    start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0, at))
+    if is_in_costs(cursor) then
+      start = math.max(start, earliest_of_cost(cursor, cost or 1, reserved_from(limiter, cost or 1, at), at))
+    else
+      start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0, at))
+    end
   end
   return start
+end
+
+-- To the send of which cost the next slot is owed.
+local function waiting_cost(limiter, at)
+  local waiting = limiter.waiting
+  return waiting and at < waiting[3] and waiting[1] or 1
+end
+
+local function counts_costs(limiter)
+  for _, cursor in ipairs(limiter.cursors) do
+    if is_in_costs(cursor) then
+      return true
+    end
+  end
+end
+
+-- Notes that a send of this cost has to wait until `start`, under a limit in costs.
+local function wait_for_room(limiter, cost, start, at)
+  local known = limiter.waiting and at < limiter.waiting[3] and limiter.waiting
+  if start < math.huge and (not known or cost >= known[1]) and counts_costs(limiter) then
+    limiter.waiting = { cost, known and known[2] or at + OVERTAKEN_FOR, start + WAITED_FOR }
+  end
 end
 
 -- The start of a slot that is taken after `others` further slots.
@@ -138,16 +173,33 @@ local function start_after(limiter, others, at)
     start = first + others * (limiter.interval + width_of_slots(limiter))
   end
   for _, cursor in ipairs(limiter.cursors) do
-    local since, spent = tokens_at(cursor, first)
-    start = math.max(start, earliest_start(cursor, since, spent, others, first))
+    if is_in_costs(cursor) then
+      -- The one that waits is most likely among the others.
+      local taken = math.floor(others * math.max(limiter.usual_cost or 0, COST_OF_ONE) / COST_OF_ONE)
+      start = math.max(start, earliest_in_ring(cursor, math.max(taken, reserved_from(limiter, 1, at)), first))
+    else
+      local since, spent = tokens_at(cursor, first)
+      start = math.max(start, earliest_start(cursor, since, spent, others, first))
+    end
   end
   return start
 end
 
--- Takes the next slot and returns its start and its end. A slot of a minimum interval is at least `needed` wide, as far
+-- Notes the cost of a slot, where a limit is in costs.
+local function note_cost(limiter, cost)
+  local new, usual = cost * COST_OF_ONE, limiter.usual_cost
+  limiter.last_cost = cost
+  limiter.usual_cost = usual and usual > 0 and usual + math.floor((new - usual) / 16) or new
+  if limiter.waiting and limiter.waiting[1] <= cost then
+    limiter.waiting = nil
+  end
+end
+
+-- Takes the next slot, of a send of this cost or of 1, and returns its start and its end. A slot of a minimum interval is at least `needed` wide, as far
 -- as the limits allow: the caller takes the error of its clock from both ends, and the next slot begins later instead.
-local function take_slot(limiter, at, needed)
-  local start = next_start(limiter, at)
+local function take_slot(limiter, at, needed, cost)
+  cost = cost or 1
+  local start = next_start(limiter, at, cost)
   local width = width_of_slots(limiter)
   limiter.wide_end = nil
   if limiter.interval and needed > width then
@@ -163,8 +215,11 @@ local function take_slot(limiter, at, needed)
       cursor.ring, cursor.ring_until = nil, nil
     end
     if cursor.ring then
-      take_in_ring(cursor, start, start + width)
+      take_in_ring(cursor, start, start + width, cost)
     end
+  end
+  if counts_costs(limiter) then
+    note_cost(limiter, cost)
   end
   limiter.last_start = math.max(limiter.last_start or 0, start)
   -- Without a limit there is nothing to give back.
@@ -187,7 +242,7 @@ local function cursors_before(limiter, start)
       since = last[2 * index + 1], spent = last[2 * index + 2], ring = cursor.ring, ring_until = cursor.ring_until,
     }
     local since, spent = tokens_at(before[index], start)
-    if cursor.since ~= since or cursor.spent ~= spent + 1 or cursor.ring and cursor.ring[5] ~= start then
+    if cursor.since ~= since or cursor.spent ~= spent + 1 or cursor.ring and cursor.ring[5] ~= mark_of(cursor, start) then
       return nil
     end
   end
@@ -200,7 +255,7 @@ local function give_back(limiter, start, at)
   if before then
     for _, cursor in ipairs(before) do
       if cursor.ring then
-        uncount_slot(cursor.ring, cursor.since)
+        uncount_slot(cursor, limiter.last_cost or 1)
       end
     end
     limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
@@ -291,7 +346,7 @@ local function window_cursor(limiter, limit, known, last_start, last_end)
     local lacking = even.spent + 1 - even.burst
     count_even(cursor, even, every, lacking > 0 and even.since + lacking * every or 0, last_end)
   end
-  cursor.since, cursor.spent, cursor.ring[5] = last_start or 0, last_start and 1 or 0, last_start or 0
+  cursor.since, cursor.spent, cursor.ring[5] = last_start or 0, last_start and 1 or 0, mark_of(cursor, last_start or 0)
   return cursor
 end
 
@@ -333,7 +388,8 @@ local function reconfigure(limiter, limits)
       end
     end
   end
-  limiter.cursors, limiter.interval, limiter.last_take = cursors, limits.interval, nil
+  -- What waits may cost more than the new limit. It asks again.
+  limiter.cursors, limiter.interval, limiter.last_take, limiter.waiting = cursors, limits.interval, nil, nil
   -- A kept cursor does not move: the spacing of its limit already allows for slots of the old width.
   local later = old_width - width_of_slots(limiter)
   if last_start and later > 0 then

@@ -1,15 +1,27 @@
 -- Periods: 1 to 4 for those with a name, or their number and the seconds of the window. Above SHAPED the limit has the
--- window shape: SHAPED and the seconds. A script of an earlier version reads that as an even limit over a day more.
+-- window shape: SHAPED and the seconds. A script of an earlier version reads that as an even limit over a day more. Above
+-- COSTED the limit has this shape and is in costs; an earlier version reads that as a window longer by a day.
 
 local SHAPED = #WINDOW + 86400
+local COSTED = 2 * SHAPED
 
 local function is_window(limit)
   return limit.period > SHAPED
 end
 
+local function is_in_costs(limit)
+  return limit.period > COSTED
+end
+
+-- How much of the limit a send takes whose event has this cost.
+local function taken_by(limit, cost)
+  return is_in_costs(limit) and cost or 1
+end
+
 -- The length of the window.
 local function window_of(period)
-  return WINDOW[period] or (period > SHAPED and period - SHAPED or period - #WINDOW) * 1000000
+  local base = period > COSTED and COSTED or period > SHAPED and SHAPED or #WINDOW
+  return WINDOW[period] or (period - base) * 1000000
 end
 
 -- The widest slot of a period: 1/600 of its window, within the bounds of the table.

@@ -21,6 +21,6 @@ while more() do
   end
   answer[last + 3] = most or 0
   answer[last + 4] = limiter and limiter.last_start or false
-  answer[last + 5] = limiter and next_start(limiter, earliest_slot) or false
+  answer[last + 5] = limiter and next_start(limiter, earliest_slot, waiting_cost(limiter, now)) or false
 end
 return answer

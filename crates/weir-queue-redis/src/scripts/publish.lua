@@ -24,7 +24,7 @@ local function read_cursor()
   local cursor = read_limit()
   cursor.since, cursor.spent = number(), number()
   if is_window(cursor) then
-    cursor.ring = { number(), 0, 0, 0, cursor.since }
+    cursor.ring = { number(), 0, 0, 0, mark_of(cursor, cursor.since) }
     for _, bucket in ipairs(list(read_bucket)) do
       count_in(cursor.ring, bucket[1], bucket[2])
     end

@@ -4,10 +4,12 @@
 --   2  slots in all buckets
 --   3  the oldest bucket
 --   4  the newest bucket
---   5  the last start that it counts
+--   5  the last start that it counts; with a minus if the limit is in costs
 --   6… two numbers for each bucket that is not empty: the distance from the bucket before, and its slots
 -- The other fields of the cursor are limit, period, burst, margin, since (the last start) and spent. An edit from the window
 -- shape to an even limit keeps the ring until `ring_until`.
+-- A script of an earlier version counts a send as 1 and writes the last start without a minus. Then the ring counts as
+-- full.
 
 local RING_HEAD = 5
 
@@ -43,9 +45,15 @@ local function count_slots(cursor, slot_end, slots)
   count_in(cursor.ring, math.ceil(slot_end / bucket_of(cursor)), slots)
 end
 
+-- How the ring of a cursor names the last start.
+local function mark_of(cursor, last_start)
+  return is_in_costs(cursor) and -last_start or last_start
+end
+
 -- A ring after the last start, if there was one: all slots of the window may have started then.
 local function full_ring(cursor, last_start)
-  cursor.ring, cursor.since, cursor.spent = { 0, 0, 0, 0, last_start or 0 }, last_start or 0, last_start and 1 or 0
+  cursor.since, cursor.spent = last_start or 0, last_start and 1 or 0
+  cursor.ring = { 0, 0, 0, 0, mark_of(cursor, cursor.since) }
   if last_start then
     count_in(cursor.ring, math.floor(last_start / bucket_of(cursor)) + 1, cursor.limit)
   end
@@ -53,7 +61,7 @@ end
 
 -- A script of an earlier version has moved the cursor: it counts as many slots as there may be.
 local function trust_ring(limiter, cursor)
-  if is_window(cursor) and (not cursor.ring or cursor.ring[5] ~= cursor.since) then
+  if is_window(cursor) and (not cursor.ring or cursor.ring[5] ~= mark_of(cursor, cursor.since)) then
     full_ring(cursor, math.max(cursor.since, limiter.last_start or 0))
   end
 end
@@ -86,8 +94,20 @@ local function earliest_in_ring(cursor, others, from)
   return windows == 0 and start or math.max(start, from) + windows * (window_of(cursor.period) + ring_slot(cursor) + (cursor.margin or 0) + bucket_of(cursor))
 end
 
+-- The earliest start of a slot of this cost, before which `reserved` more are left for another one. Never, if the cost is
+-- above the limit.
+local function earliest_of_cost(cursor, cost, reserved, from)
+  if not is_in_costs(cursor) then
+    return earliest_in_ring(cursor, 0, from)
+  elseif cost > cursor.limit then
+    return math.huge
+  end
+  local start = earliest_in_ring(cursor, cost - 1, from)
+  return reserved > 0 and math.max(start, earliest_in_ring(cursor, reserved + cost - 1, from)) or start
+end
+
 -- Counts a slot. Buckets that are free again are dropped first.
-local function take_in_ring(cursor, slot_start, slot_end)
+local function take_in_ring(cursor, slot_start, slot_end, cost)
   local ring = cursor.ring
   local first, oldest = #ring + 1, ring[4]
   each_bucket(ring, function(bucket, slots, index)
@@ -108,13 +128,14 @@ local function take_in_ring(cursor, slot_start, slot_end)
     end
     cursor.ring = kept
   end
-  count_slots(cursor, slot_end, 1)
-  cursor.ring[5] = slot_start
+  count_slots(cursor, slot_end, taken_by(cursor, cost))
+  cursor.ring[5] = mark_of(cursor, slot_start)
 end
 
 -- Takes the last slot back, which counts in the newest bucket.
-local function uncount_slot(ring, since)
-  ring[2], ring[#ring], ring[5] = ring[2] - 1, ring[#ring] - 1, since
+local function uncount_slot(cursor, cost)
+  local ring, taken = cursor.ring, taken_by(cursor, cost)
+  ring[2], ring[#ring], ring[5] = ring[2] - taken, ring[#ring] - taken, mark_of(cursor, cursor.since)
   if ring[#ring] == 0 then
     ring[4] = ring[4] - ring[#ring - 1]
     ring[#ring], ring[#ring - 1] = nil, nil

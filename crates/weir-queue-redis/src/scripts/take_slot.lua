@@ -4,7 +4,7 @@
 -- KEYS    the shard
 -- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; how wide a slot must be for the
 --         caller's clock; then for each permit, each at most once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
---         before, and the start of its slot, if it was missed and nothing was sent in it, or 0
+--         before, the start of its slot, if it was missed and nothing was sent in it, or 0, and its cost
 -- Answer  the generation; then for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
 --         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room;
 --         then for each slot that was granted by a pace: the number of its permit, the pace's generation, and how many
@@ -21,14 +21,14 @@ local function read_requests()
     local id, permit, preparation, missed = text(), permit_named(text()), number(), number()
     local requests = by_id[id]
     if not requests then
-      requests = { id = id, permits = {}, preparations = {}, missed = {}, positions = {} }
+      requests = { id = id, permits = {}, preparations = {}, missed = {}, costs = {}, positions = {} }
       by_id[id] = requests
       destinations[#destinations + 1] = requests
     end
     count = count + 1
     local index = #requests.permits + 1
     requests.permits[index], requests.preparations[index], requests.positions[index] = permit, preparation, count
-    requests.missed[index] = missed
+    requests.missed[index], requests.costs[index] = missed, number()
   end
   return destinations
 end
@@ -53,15 +53,18 @@ local function put_in_flight(id, job, permits, scored)
 end
 
 -- The two numbers of a permit's answer. The pace of an adaptive destination can only delay its slot.
-local function take(job)
+local function take(job, cost)
   local from = job.pace and math.max(usable_from, next_of_pace(job.pace)) or usable_from
-  local start = next_start(job.cursors, from)
+  local start = next_start(job.cursors, from, cost)
+  if start > now + GRANT_AHEAD then
+    wait_for_room(job.cursors, cost, start, now)
+  end
   if start > now + SLOT_HORIZON then
     return 0, 0
   elseif start > now + GRANT_AHEAD then
     return start, 0
   end
-  return take_slot(job.cursors, from, needed_width)
+  return take_slot(job.cursors, from, needed_width, cost)
 end
 
 local answer, paced = { generation }, {}
@@ -112,7 +115,7 @@ local function grant_all(requests)
       if job.pace and job.pace.last_start == requests.missed[index] then
         job.pace.last_start = job.pace.before_last or 0
       end
-      slot_start, slot_end = take(job)
+      slot_start, slot_end = take(job, requests.costs[index])
       -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then
         sending = sending + 1

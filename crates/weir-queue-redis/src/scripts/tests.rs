@@ -15,9 +15,16 @@ local slots = {}
 while more() do
   local step = text()
   if step == 'take' then
-    local slot_start, slot_end = take_slot(limiter, number(), 0)
+    local at, cost = number(), number()
+    local slot_start, slot_end = take_slot(limiter, at, 0, cost)
     slots[#slots + 1] = slot_start
     slots[#slots + 1] = slot_end
+  elseif step == 'wait' then
+    local at, cost = number(), number()
+    wait_for_room(limiter, cost, next_start(limiter, at, cost), at)
+    -- What a run plans by is the same, too.
+    slots[#slots + 1] = start_after(limiter, cost % 7, at)
+    slots[#slots + 1] = slots[#slots]
   elseif step == 'give_back' then
     give_back(limiter, slots[#slots - 1] or 0, number())
   elseif step == 'hold' then
@@ -33,7 +40,10 @@ return slots
 
 #[derive(Debug, Clone)]
 enum Step {
-    Take(Timestamp),
+    /// At this time, with this cost.
+    Take(Timestamp, u32),
+    /// A send of this cost is told when its slot begins. Beside the slots it gives when one after a few others begins.
+    Wait(Timestamp, u32),
     /// The slot that was granted last was not used.
     GiveBack,
     Hold(Timestamp),
@@ -48,7 +58,12 @@ fn in_rust(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
     let mut slots = Vec::new();
     for step in steps {
         match step {
-            Step::Take(at) => slots.push(limiter.take(*at)),
+            Step::Take(at, cost) => slots.push(limiter.take_of(*cost, *at)),
+            Step::Wait(at, cost) => {
+                limiter.wait(*cost, limiter.next_start_of(*cost, *at), *at);
+                let start = limiter.start_after(cost % 7, *at);
+                slots.push(Slot { start, end: start });
+            }
             Step::GiveBack => {
                 limiter.give_back(slots.last().map_or(Timestamp::MAX, |slot| slot.start), late());
             }
@@ -76,7 +91,8 @@ fn in_lua(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
     let mut limits = first;
     for step in steps {
         match step {
-            Step::Take(at) => call.arg("take").not_before(*at),
+            Step::Take(at, cost) => call.arg("take").not_before(*at).arg(*cost),
+            Step::Wait(at, cost) => call.arg("wait").not_before(*at).arg(*cost),
             Step::GiveBack => call.arg("give_back").not_before(late()),
             Step::Hold(until) => call.arg("hold").not_before(*until),
             Step::Limits(new) => {
@@ -175,6 +191,20 @@ fn slots_that_an_earlier_version_took_beside_a_ring_count_as_a_whole_window() {
 }
 
 #[test]
+fn slots_that_an_earlier_version_took_from_a_limit_in_costs_count_as_a_whole_window() {
+    // Its script counts a send as 1, in buckets of another length.
+    let starts = run_with_limiter(
+        "local limiter = recovered_limiter({ { limit = 3, period = COSTED + 60, burst = 1 } }, nil)
+         local first = take_slot(limiter, 60000000, 0, 1)
+         local second = next_start(limiter, 60000000, 2)
+         local cursor = limiter.cursors[1]
+         cursor.since, cursor.ring[5], limiter.last_start = 61000000, 61000000, 61000000
+         return { first, second, next_start(limiter, 61000000, 1) }",
+    );
+    assert_eq!(starts, [60_000_000, 60_000_000, 121_100_000]);
+}
+
+#[test]
 fn a_ring_takes_at_most_two_and_a_half_kilobytes() {
     let sizes = run_with_limiter(
         "local sizes = {}
@@ -255,17 +285,18 @@ fn limits_of_the_whole_range() -> impl Strategy<Value = RateLimits> {
 
 /// Steps at rising times.
 fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
-    let parts = (0u64..3_000_000, 0u8..if edits { 12 } else { 10 }, any_limits());
+    let parts = (0u64..3_000_000, 0u8..if edits { 12 } else { 10 }, any_limits(), 1u32..100);
     prop::collection::vec(parts, 1..60).prop_map(|list| {
         let mut now = 0;
-        let step = |(gap, kind, limits)| {
+        let step = |(gap, kind, limits, cost)| {
             now += gap / 16;
             match kind {
+                6 => Step::Wait(at(now), cost),
                 7 => Step::GiveBack,
                 8 => Step::Hold(at(now + gap)),
                 9 => Step::Recover(at(now)),
                 10.. => Step::Limits(limits),
-                _ => Step::Take(at(now)),
+                _ => Step::Take(at(now), cost),
             }
         };
         list.into_iter().map(step).collect()
@@ -304,6 +335,29 @@ proptest! {
         prop_assert_eq!(in_lua(&first, &steps), in_rust(&first, &steps));
     }
 
+    /// The same in costs, beside a limit of another period in requests, across edits of both.
+    #[test]
+    fn costs_in_lua_are_those_in_rust(limits in any_limits(), steps in any_steps(true)) {
+        let of = |limit: &RateLimit, new: &RateLimits, index: usize| {
+            let (sends, margin) = new.as_slice().first().map_or((7, 0), |new| (new.limit.get(), new.margin_ms()));
+            let window = RateLimit::new(sends.max(100), limit.period).unwrap().with_margin(margin).unwrap().as_window();
+            if index % 3 == 2 { window } else { window.in_costs().unwrap() }
+        };
+        let mut edits = 0;
+        let mut costs = |new: &RateLimits| {
+            edits += 1;
+            let of = |(index, limit)| of(limit, new, index + edits / 3);
+            RateLimits::new(limits.as_slice().iter().enumerate().map(of).collect()).unwrap()
+        };
+        let first = costs(&limits);
+        let in_costs = |step: Step| match step {
+            Step::Limits(new) => Step::Limits(costs(&new).with_min_interval(new.min_interval())),
+            step => step,
+        };
+        let steps = steps.into_iter().map(in_costs).collect::<Vec<_>>();
+        prop_assert_eq!(in_lua(&first, &steps), in_rust(&first, &steps));
+    }
+
     #[test]
     fn slots_over_the_whole_range_are_those_in_rust(limits in limits_of_the_whole_range(), steps in any_steps(false)) {
         for (lua, rust) in in_lua(&limits, &steps).into_iter().zip(in_rust(&limits, &steps)) {
@@ -327,7 +381,7 @@ proptest! {
         let mut steps = Vec::new();
         for (edit, rate) in (0..).zip(&rates) {
             steps.push(Step::Limits(limits(rate)));
-            steps.extend((0..takes).map(|take| Step::Take(at((edit * takes + take) * gap))));
+            steps.extend((0..takes).map(|take| Step::Take(at((edit * takes + take) * gap), 1)));
         }
         let mut slots = in_lua(&limits(&rates[0]), &steps);
         // A burst that an edit adds may start before slots that were granted ahead.

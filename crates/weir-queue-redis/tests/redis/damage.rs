@@ -66,7 +66,7 @@ async fn run_once(scheduler: &RedisQueue, worker: &RedisQueue) -> Result<(), Str
     let taken = tokio::time::timeout(within, worker.take(1)).await.map_err(|_| "nothing is published")?;
     let permit = taken.map_err(|error| format!("take: {error}"))?.remove(0);
     loop {
-        match worker.take_slot(SlotRequest { id: permit.id, preparation: None, missed: false }).await {
+        match worker.take_slot(SlotRequest::new(permit.id)).await {
             Ok(SlotAnswer::Granted(..)) => return Ok(()),
             Ok(SlotAnswer::Later(start)) => {
                 tokio::time::sleep((start - GRANT_AHEAD / 2).since(worker.clock().now())).await;

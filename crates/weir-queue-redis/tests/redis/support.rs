@@ -189,6 +189,7 @@ pub(crate) fn delivery(queue: &RedisQueue, to: DestinationId, number: u8, expire
         attempts: 0,
         attempts_before: 0,
         is_replay: false,
+        cost: 1,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
         expires_at: now + expires_in,
         destination: None,

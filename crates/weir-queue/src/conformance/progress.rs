@@ -8,7 +8,7 @@ use super::{Subject, destination, per_second};
 use crate::QueueProgress;
 
 impl Subject {
-    async fn progress(&self) -> (Progress, Duration) {
+    pub(super) async fn progress(&self) -> (Progress, Duration) {
         // Destinations in other shards, around the one that is asked for.
         let ids: Vec<_> = [7, 1, 200].map(destination).into();
         let QueueProgress { untaken_for, of } = self.queue.progress(&ids).await.expect("progress");

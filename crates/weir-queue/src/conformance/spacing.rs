@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use weir_core::{
-    Limiter, Period, RateLimit, RateLimits, Slot, Timestamp, limit::MinInterval, limiter::Ring, plan::NextRun,
+    Limiter, Period, RateLimit, RateLimits, Slot, Timestamp, claim::ClaimedDelivery, limit::MinInterval, limiter::Ring,
+    plan::NextRun,
 };
 
 use super::{SOON, Subject, granted, per_second, slots::start_of};
@@ -176,6 +177,37 @@ pub async fn a_window_lets_its_sends_start_at_once_and_keeps_them_across_edits(s
     granted(subject.ask_for_slot(&permits[3]).await);
     let fifth = subject.slot(&permits[4]).await;
     assert!(fifth.start + subject.precision >= least, "{fifth:?}");
+}
+
+pub async fn a_slot_under_a_limit_in_costs_takes_the_cost_of_its_event(subject: Subject) {
+    let points = |limit: u32| {
+        let limit = RateLimit::new(limit, Period::SECOND).and_then(RateLimit::in_costs);
+        RateLimits::new(limit.into_iter().collect()).expect("one limit")
+    };
+    let costs = [60, 40, 80, 1, 90];
+    let delivery = |(number, cost)| ClaimedDelivery { cost, ..subject.delivery(number, SOON) };
+    let deliveries = (0..).zip(costs).map(delivery).collect();
+    let lease = subject.begin_run().await;
+    subject.publish_these(lease, points(100), deliveries, NextRun::Stop).await;
+    let permits = subject.take(5).await;
+    assert_eq!(permits.iter().map(|permit| permit.delivery.cost).collect::<Vec<_>>(), costs);
+    let first = granted(subject.ask_for_slot(&permits[0]).await);
+    let second = granted(subject.ask_for_slot(&permits[1]).await);
+    // The window is full; what waits for the room of both is not overtaken by what would fit before.
+    let least = |slot: Slot| slot.end + Period::SECOND.window() - subject.precision;
+    assert!(start_of(subject.ask_for_slot(&permits[2]).await) >= least(second));
+    assert!(start_of(subject.ask_for_slot(&permits[3]).await) >= least(first));
+    // Nobody owes a slot to what would fit before.
+    let progress = subject.progress().await.0;
+    assert!(progress.next_start.expect("known") >= least(second), "{progress:?}");
+    assert!(subject.slot(&permits[2]).await.start >= least(second));
+    granted(subject.ask_for_slot(&permits[3]).await);
+    let cursors = subject.begin_run().await.cursors.expect("known");
+    assert!(cursors.follows(&points(100)), "{cursors:?}");
+    assert!(cursors.next_start_of(20, second.start) > cursors.next_start_of(19, second.start));
+    // What costs more than a lowered limit is never granted, and does not hold up what does not.
+    subject.edit(&points(89), false).await;
+    assert_eq!(subject.ask_for_slot(&permits[4]).await, SlotAnswer::Withdrawn);
 }
 
 pub async fn a_window_continues_from_what_is_recorded(subject: Subject) {

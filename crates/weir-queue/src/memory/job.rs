@@ -167,7 +167,7 @@ impl Job {
 
     /// Decides about a slot for one of the job's permits.
     pub(super) fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
-        let SlotRequest { id: PermitId { serial, .. }, preparation, missed } = request;
+        let SlotRequest { id: PermitId { serial, .. }, preparation, missed, cost } = request;
         // The job must know the permit, and its claim must not have expired. A permit in flight asks again after a
         // missed slot.
         let in_flight = self.in_flight.get(&serial).copied();
@@ -205,13 +205,16 @@ impl Job {
         }
         // The pace can only delay. Only a granted slot changes the permit.
         let from = pace.as_ref().map_or(now, |pace| pace.start_after(0, now));
-        let start = cursors.next_start(from);
+        let start = cursors.next_start_of(cost, from);
+        if start > now + GRANT_AHEAD {
+            cursors.wait(cost, start, now);
+        }
         if start > now + SLOT_HORIZON {
             return SlotAnswer::Withdrawn;
         } else if start > now + GRANT_AHEAD {
             return SlotAnswer::Later(start);
         }
-        let slot: Slot = cursors.take(from);
+        let slot: Slot = cursors.take_of(cost, from);
         let paced = pace.as_mut().map(|pace| {
             pace.take(slot.start, in_flight.is_none());
             PacedGrant { generation: pace.generation, in_flight: sending + u32::from(in_flight.is_none()) }
@@ -267,7 +270,7 @@ impl Job {
             last_start: self.cursors.as_ref().and_then(Limiter::last_start),
             next_start: self.cursors.as_ref().map(|cursors| {
                 let of_pace = self.pace.as_ref().map_or(Timestamp::MIN, |pace| pace.cursor.next_start());
-                cursors.next_start(self.held_until.max(of_pace))
+                cursors.owed_start(self.held_until.max(of_pace), now)
             }),
         }
     }

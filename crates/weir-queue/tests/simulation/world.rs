@@ -113,6 +113,7 @@ pub(crate) fn delivery(now: Timestamp) -> ClaimedDelivery {
         attempts: 0,
         attempts_before: 0,
         is_replay: false,
+        cost: 1,
         body: ClaimedBody::Inline(EventBody::stored(Bytes::new(), 0)),
         expires_at: now + Duration::from_secs(86_400),
         destination: None,

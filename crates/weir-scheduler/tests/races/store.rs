@@ -52,6 +52,7 @@ impl Row {
             attempts: self.attempts,
             attempts_before: 0,
             is_replay: false,
+            cost: 1,
             body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
             expires_at: until,
             destination: None,
@@ -210,7 +211,7 @@ impl Outbox for TestStore {
         Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())
     }
 
-    async fn sent_counts(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<SentCounts> {
+    async fn sent_counts(&self, _: DestinationId, _: Timestamp, _: RateLimit) -> StoreResult<SentCounts> {
         not_called()
     }
 

@@ -155,7 +155,7 @@ pub async fn sends_are_counted_by_the_buckets_of_a_window(mut subject: Subject) 
     subject.create_many(2).await;
     subject.post(1, 1..=6).await;
     let claimed = subject.claim(1, 6).await;
-    let bucket = Duration::from_millis(100);
+    let limit = RateLimit::new(3, Period::MINUTE).expect("a limit").as_window();
     let millis = |after: u64| NOW + Duration::from_millis(after);
     // One before the window, three in two buckets, one of unknown outcome, and one that is still out.
     for (claimed, sent) in claimed.iter().zip([5_000, 10_000, 10_099, 10_100]) {
@@ -165,20 +165,19 @@ pub async fn sends_are_counted_by_the_buckets_of_a_window(mut subject: Subject) 
     }
     subject.reopen().await;
     let counts = async |number: u128, since: u64| {
-        subject.store.sent_counts(destination_id(number), millis(since), bucket).await.expect("read")
+        subject.store.sent_counts(destination_id(number), millis(since), limit).await.expect("read")
     };
     let number = |after: u64| millis(after).as_nanos() / 100_000_000 + 1;
     let mut sent = counts(1, 5_000).await;
     sent.buckets.sort_unstable();
     let buckets = vec![(number(10_000), 2), (number(10_100), 1)];
-    assert_eq!(sent, SentCounts { buckets, claimed: 2, restored: None });
+    assert_eq!(sent, SentCounts { buckets, claimed: 2, restored: None, usual_cost: 0 });
     assert_eq!(counts(2, 0).await, SentCounts::default());
     // Of a restored store and an expired claim: all that may have been sent.
     subject.store.mark_restored(millis(20_000)).await.expect("mark");
     subject.recover(30, true, 1).await;
     let sent = counts(1, 10_099).await;
     assert_eq!((sent.claimed, sent.restored, sent.buckets.len()), (1, Some(millis(20_000)), 2));
-    let limit = RateLimit::new(3, Period::MINUTE).expect("a limit").as_window();
     let mut limiter = Limiter::recovered(&RateLimits::new(vec![limit]).expect("one limit"), Some(millis(30_000)));
     limiter.recall(sent.ring(limit, millis(31_000), millis(32_000)));
     let next = limiter.next_start(millis(32_000));

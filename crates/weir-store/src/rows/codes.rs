@@ -52,6 +52,9 @@ fn at<T: Copy>(all: &[T], code: i64) -> Option<T> {
 /// space the sends evenly, and not know what others have sent in the window.
 const WINDOW: &str = "window ";
 
+/// The same for a limit in costs, which has this shape: an earlier version would count each send as 1.
+const COST: &str = "cost ";
+
 /// The limits of periods as a JSON array of `{"limit", "period", "burst"}`, with `"margin_ms"` unless it is 0.
 pub fn limits_json(limits: &RateLimits) -> String {
     limits_value(limits).to_string()
@@ -59,7 +62,11 @@ pub fn limits_json(limits: &RateLimits) -> String {
 
 pub(super) fn limits_value(limits: &RateLimits) -> Value {
     let limit = |limit: &RateLimit| {
-        let shape = if limit.is_window() { WINDOW } else { "" };
+        let shape = match limit.is_window() {
+            true if limit.is_in_costs() => COST,
+            true => WINDOW,
+            false => "",
+        };
         let mut json =
             json!({"limit": limit.limit, "period": format!("{shape}{}", limit.period), "burst": limit.burst});
         if limit.margin_ms() > 0 {
@@ -85,13 +92,13 @@ pub(super) fn limits_of(value: &Value) -> Option<RateLimits> {
         let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
         let margin_ms = if value["margin_ms"].is_null() { 0 } else { number("margin_ms")? };
         let text = value["period"].as_str()?;
-        let (shape, period) = match text.strip_prefix(WINDOW) {
-            Some(period) => (Shape::Window, period),
-            None => (Shape::Even, text),
+        let limit = |period| RateLimit::with_burst(number("limit")?, Period::parse(period)?, number("burst")?);
+        let limit = match (text.strip_prefix(WINDOW), text.strip_prefix(COST)) {
+            (Some(period), _) => limit(period)?.with_shape(Shape::Window)?,
+            (None, Some(period)) => limit(period)?.in_costs()?,
+            (None, None) => limit(text)?,
         };
-        RateLimit::with_burst(number("limit")?, Period::parse(period)?, number("burst")?)?
-            .with_shape(shape)?
-            .with_margin(margin_ms)
+        limit.with_margin(margin_ms)
     };
     RateLimits::new(value.as_array()?.iter().map(limit).collect::<Option<_>>()?).ok()
 }
@@ -130,7 +137,9 @@ mod tests {
         let second = RateLimit::with_burst(10, Period::SECOND, 3).unwrap();
         let day = RateLimit::new(1_000_000, Period::DAY).unwrap().with_margin(50).unwrap();
         let window = RateLimits::new(vec![day.as_window(), second.as_window()]).unwrap();
-        for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap(), window] {
+        let costs = RateLimits::new(vec![day.in_costs().unwrap()]).unwrap();
+        assert!(limits_json(&costs).contains(r#""period":"cost day""#), "{}", limits_json(&costs));
+        for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap(), window, costs] {
             assert_eq!(limits(&limits_json(&all)), Some(all));
         }
         assert_eq!(limits(r#"[{"limit": 0, "period": "second", "burst": 1}]"#), None);

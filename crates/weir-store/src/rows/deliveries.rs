@@ -14,7 +14,7 @@ use crate::{ErrorFilter, FailedDelivery, PastRecord, PastRecordAttempt, SendPosi
 
 /// The columns of a delivery `d`, its event `e` and its last attempt `a`, for [`delivery`].
 pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, \
-    d.next_attempt_at, d.created_at, d.updated_at, d.expires_at, a.outcome, a.status_code, a.failure, a.error";
+    d.next_attempt_at, d.created_at, d.updated_at, d.expires_at, a.outcome, a.status_code, a.failure, a.error, e.cost";
 
 /// Joins the last attempt `a` to the delivery `d`.
 pub const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempts";
@@ -58,8 +58,14 @@ pub fn delivery<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Delivery, E> {
         created_at: row.time(7)?,
         updated_at: row.time(8)?,
         expires_at: row.optional_time(9)?,
+        cost: cost(row, 14)?,
         last_attempt: row.optional_int(10)?.map(|_| last_attempt(row)).transpose()?,
     })
+}
+
+/// A cost is 1 where the column is null.
+pub fn cost<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<u32, E> {
+    Ok(row.optional_int(column)?.map_or(Ok(1), u32::try_from).map_err(|_| Corrupt("a cost"))?)
 }
 
 fn last_attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<LastAttempt, E> {
@@ -152,8 +158,8 @@ pub fn response_headers_json(details: &AttemptDetails) -> Option<String> {
     serde_json::to_string(&details.response_headers).ok()
 }
 
-/// From nine columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome,
-/// when the delivery began to be due, whether the receiver refused it for its rate, its status and its failure.
+/// From ten columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome,
+/// when the delivery began to be due, whether the receiver refused it for its rate, its status, its failure and its cost.
 pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
     let position = SendPosition { sent_at: row.time(0)?, delivery_id: row.delivery_id(1)?, number: row.small(2)? };
     let answered_at = position.sent_at + Duration::from_millis(row.small(3)?.into());
@@ -163,12 +169,13 @@ pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
     let status_code = status_code(row, 7)?;
     let error_kind = ErrorKind::of(outcome, row.optional_failure(8)?, status_code);
     let is_unknown = outcome == AttemptOutcome::Unknown;
-    Ok(SendRecord { position, delivered, is_unknown, is_refused, status_code, error_kind })
+    let cost = cost(row, 9)?;
+    Ok(SendRecord { position, cost, delivered, is_unknown, is_refused, status_code, error_kind })
 }
 
 /// The columns of a delivery `d`, the replay `p` that took it, and an attempt `a`, for [`past`].
 pub const PAST_COLUMNS: &str = "d.id, d.state, coalesce(d.deliver_at, d.created_at), d.next_attempt_at, d.expires_at, \
-    p.created_at, a.number, a.id, a.sent_at, a.duration_ms, a.outcome";
+    p.created_at, a.number, a.id, a.sent_at, a.duration_ms, a.outcome, d.cost";
 
 pub fn past<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecord, E> {
     Ok(PastRecord {
@@ -178,6 +185,7 @@ pub fn past<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecord, E> {
         next_attempt_at: row.time(3)?,
         expires_at: row.optional_time(4)?,
         replayed_at: row.optional_time(5)?,
+        cost: cost(row, 11)?,
         attempt: row.optional_int(6)?.map(|_| past_attempt(row)).transpose()?,
     })
 }

@@ -1,5 +1,7 @@
 //! Events and their bodies.
 
+use std::num::NonZeroU32;
+
 use bytes::Bytes;
 use weir_core::{
     EventId, TraceParent,
@@ -19,7 +21,7 @@ macro_rules! event_columns {
         concat!(
             "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, ",
             $body,
-            ", e.traceparent, e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key, e.filtered"
+            ", e.traceparent, e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key, e.filtered, e.cost"
         )
     };
 }
@@ -38,6 +40,7 @@ pub fn event<E: From<Corrupt> + From<Unopened>>(row: &impl Row<E>, keyring: &Key
             expires_at: row.optional_time(9)?,
             coalesce_key: row.optional_text(10)?,
             ordering_key: row.optional_text(11)?,
+            cost: row.optional_int(13)?.and_then(|cost| u32::try_from(cost).ok()).and_then(NonZeroU32::new),
         },
         filtered: row.optional_int(12)?.and_then(|filtered| filtered.try_into().ok()).unwrap_or(0),
     })
@@ -78,6 +81,6 @@ pub fn known_event<E: From<Corrupt> + From<Unopened>>(
 ) -> Result<((String, String), Ingested), E> {
     let event = event(row, keyring)?;
     let key = event.idempotency_key.clone().ok_or(Corrupt("an idempotency key"))?;
-    let deliveries = row.small(13)?;
+    let deliveries = row.small(14)?;
     Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
 }

@@ -74,7 +74,8 @@ impl SlotSource for PermitSlots<'_> {
                 return None;
             }
             // The preparation is reported once. The next permits are published that much earlier.
-            let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take(), missed };
+            let (id, cost) = (self.permit.id, self.permit.delivery.cost);
+            let request = SlotRequest { id, preparation: self.preparation.take(), missed, cost };
             let asked_at = self.attempter.clock.now();
             let answer = self.attempter.queue.take_slot(request).await;
             let took = self.attempter.clock.now().since(asked_at);

@@ -75,6 +75,7 @@ impl Rig {
             attempts,
             attempts_before,
             is_replay: false,
+            cost: 1,
             body: ClaimedBody::Inline(body.clone()),
             expires_at: now + expires_in,
             destination: None,

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 use serde::Serialize;
 use url::Url;
+use weir_core::event::MAX_COST;
 
 use super::{
     complete::{destination_names, profile_names},
@@ -152,6 +153,9 @@ pub(crate) struct EventFields {
     /// Keep the order of events with this key, at ordered destinations
     #[arg(long, value_name = "KEY")]
     pub(crate) ordering_key: Option<String>,
+    /// How much of limits that count costs each send takes, 1 to 1000 [default: 1]
+    #[arg(long, value_name = "POINTS", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_COST)))]
+    pub(crate) cost: Option<u32>,
 }
 
 #[derive(Debug, Clone, Args, Serialize)]

@@ -3,10 +3,13 @@
 use std::str::FromStr;
 
 use serde::Serialize;
-use weir_core::{Period, RateLimit, limit::Shape};
+use weir_core::{
+    Period, RateLimit,
+    limit::{Shape, Unit},
+};
 
-/// A limit, written `10/second` or, with a burst, `300/minute:5`, or `300/minute:window` in the window shape; a margin
-/// follows: `10/second+50ms`. The period may be short, as in `10/s`, or any number of seconds: `190/10s`. In JSON it is
+/// A limit, written `10/second` or, with a burst, `300/minute:5`, or `300/minute:window` in the window shape, or
+/// `1000/minute:cost` in costs; a margin follows: `10/second+50ms`. The period may be short, as in `10/s`, or any number of seconds: `190/10s`. In JSON it is
 /// the object of the API.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LimitText(pub(crate) weir_api_types::RateLimit);
@@ -21,16 +24,18 @@ impl LimitText {
             burst,
             margin_ms: 0,
             shape: None,
+            unit: None,
         })
     }
 }
 
 impl std::fmt::Display for LimitText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let weir_api_types::RateLimit { limit, period, burst, margin_ms, shape, .. } = &self.0;
+        let weir_api_types::RateLimit { limit, period, burst, margin_ms, shape, unit, .. } = &self.0;
         write!(f, "{limit}/{period}")?;
-        if let Some(shape) = shape {
-            write!(f, ":{shape}")?;
+        // A limit in costs has the window shape.
+        if let Some(counts) = unit.as_ref().or(shape.as_ref()) {
+            write!(f, ":{counts}")?;
         }
         if *burst > 1 {
             write!(f, ":{burst}")?;
@@ -45,7 +50,12 @@ impl FromStr for LimitText {
     fn from_str(text: &str) -> Result<Self, String> {
         let (text, margin) = text.split_once('+').unwrap_or((text, "0ms"));
         let (rate, burst) = text.split_once(':').unwrap_or((text, "1"));
-        let (shape, burst) = Shape::parse(burst.trim()).map_or((Shape::Even, burst), |shape| (shape, "1"));
+        let in_costs = Unit::parse(burst.trim()) == Some(Unit::Cost);
+        let (shape, burst) = match Shape::parse(burst.trim()) {
+            _ if in_costs => (Shape::Window, "1"),
+            Some(shape) => (shape, "1"),
+            None => (Shape::Even, burst),
+        };
         let (limit, period) = rate.split_once('/').unwrap_or((rate, ""));
         let margin_ms = margin.trim().strip_suffix("ms").and_then(|margin| margin.trim().parse().ok());
         let parsed = (limit.trim().parse().ok(), period_of(period.trim()), burst.trim().parse().ok(), margin_ms);
@@ -53,17 +63,18 @@ impl FromStr for LimitText {
             return Err(
                 "use a number and second, minute, hour, day or a number of seconds, such as 10/second, 10/s or \
                         190/10s; a burst follows a colon: 300/minute:5; so does `window`, for sends that need not be \
-                        even: 300/minute:window; a margin follows a plus sign: 10/second+50ms"
+                        even: 300/minute:window, and `cost`, for a limit that counts the costs of events: \
+                        1000/minute:cost; a margin follows a plus sign: 10/second+50ms"
                     .to_owned(),
             );
         };
         RateLimit::with_burst(limit, period, burst)
             .ok_or_else(|| "limit and burst must be from 1 to 1000000".to_owned())?
             .with_margin(margin_ms)
-            .and_then(|parsed| parsed.with_shape(shape))
+            .and_then(|parsed| if in_costs { parsed.in_costs() } else { parsed.with_shape(shape) })
             .map(|parsed| {
-                let shape = parsed.unusual_shape();
-                Self(weir_api_types::RateLimit { margin_ms, shape, ..Self::new(limit, period, burst).0 })
+                let (shape, unit) = (parsed.unusual_shape(), parsed.unusual_unit());
+                Self(weir_api_types::RateLimit { margin_ms, shape, unit, ..Self::new(limit, period, burst).0 })
             })
             .ok_or_else(|| "a margin must be from 0 to 10000 ms".to_owned())
     }
@@ -97,6 +108,8 @@ mod tests {
             "9/day:2+10000ms",
             "300/minute:window",
             "190/10s:window+50ms",
+            "1000/minute:cost",
+            "500/10s:cost+50ms",
         ] {
             assert_eq!(text.parse::<LimitText>().unwrap().to_string(), text);
         }
@@ -109,6 +122,8 @@ mod tests {
         assert_eq!(json, window);
         for wrong in [
             "10/second:windows",
+            "10/second:request",
+            "10/second:5:cost",
             "10/second:5:window",
             "10",
             "10/week",

@@ -24,6 +24,7 @@ mod cli;
 mod cli_api;
 mod clients;
 mod clocks;
+mod costs;
 mod dashboard;
 mod edges;
 mod egress;

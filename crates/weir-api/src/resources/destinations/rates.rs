@@ -5,14 +5,14 @@ use utoipa::openapi::Schema;
 use weir_api_types as types;
 use weir_core::{
     Period, RateLimit, RateLimits,
-    limit::{InvalidLimits, MinInterval, Shape},
+    limit::{InvalidLimits, MinInterval, Shape, Unit},
 };
 
 use crate::{
     errors::Errors,
     readers::{
         fields::{Read, object},
-        texts::{PeriodText, ShapeText},
+        texts::{PeriodText, ShapeText, UnitText},
         values::array,
     },
 };
@@ -36,6 +36,9 @@ object! {
         /// `window` has no `burst`: all its sends may start at once.
         #[schema(default = "even")]
         shape: Option<ShapeText>,
+        /// `cost` implies the shape `window`.
+        #[schema(default = "request")]
+        unit: Option<UnitText>,
     }
     plural = "limits, one per period";
 }
@@ -58,10 +61,25 @@ impl RateLimitRequest {
             }
             (period, of_seconds) => period.or(of_seconds),
         }?;
+        if self.unit.as_ref().is_some_and(|unit| unit.0 == Unit::Cost) {
+            return self.in_costs(period, at, errors);
+        }
         let shape = self.shape.as_ref().map_or(Shape::Even, |shape| shape.0);
         let limit = RateLimit::with_burst(self.limit, period, self.burst.unwrap_or(1))?.with_shape(shape);
         if limit.is_none() {
             errors.add(format!("{at}/burst"), "must be 1 with the shape `window`, which allows all sends at once");
+        }
+        limit?.with_margin(self.margin_ms.unwrap_or(0))
+    }
+
+    fn in_costs(&self, period: Period, at: &str, errors: &mut Errors) -> Option<RateLimit> {
+        if self.shape.as_ref().is_some_and(|shape| shape.0 == Shape::Even) {
+            errors.add(format!("{at}/shape"), "must be `window` with the unit `cost`: leave it out");
+            return None;
+        }
+        let limit = RateLimit::with_burst(self.limit, period, self.burst.unwrap_or(1))?.in_costs();
+        if limit.is_none() {
+            errors.add(format!("{at}/burst"), "must be 1 with the unit `cost`, whose sends may all start at once");
         }
         limit?.with_margin(self.margin_ms.unwrap_or(0))
     }
@@ -142,5 +160,6 @@ pub(crate) fn view(limit: &RateLimit) -> types::RateLimit {
         burst: limit.burst.get(),
         margin_ms: limit.margin_ms(),
         shape: limit.unusual_shape(),
+        unit: limit.unusual_unit(),
     }
 }

@@ -1,7 +1,7 @@
 //! What the recorded sends say of each bucket: the fullest window of each limit, and the errors.
 
 use weir_api_types as types;
-use weir_core::{DestinationId, Period, RateLimits, Timestamp, audit::windows::fullest_by_bucket};
+use weir_core::{DestinationId, Period, RateLimits, Timestamp, audit::windows::fullest_by_bucket, limit::Unit};
 use weir_store::{HOUR, LimitChange, SendRecord, SendsRequest, TrafficHistory};
 
 use super::Buckets;
@@ -111,10 +111,11 @@ pub(super) async fn fullest(
     history: &TrafficHistory,
 ) -> ApiResult<(Fullest, Option<Sends>)> {
     let bounds = |period| buckets.starts().map(|at| bound_in(changes, period, at, at + buckets.step)).collect();
-    let mut limited: Vec<(Period, Vec<Option<u64>>)> = RateLimits::periods(changes.iter().map(|change| &change.limits))
-        .into_iter()
-        .map(|period| (period, bounds(period)))
-        .collect();
+    let mut limited: Vec<(Period, Vec<Option<u64>>)> =
+        RateLimits::periods(changes.iter().map(|change| &change.limits), Unit::Request)
+            .into_iter()
+            .map(|period| (period, bounds(period)))
+            .collect();
     limited.retain(|(_, bounds)| bounds.iter().any(Option::is_some));
     // Periods with too many sends are left out. A longer window begins earlier, so it can have too many sends although
     // a shorter one has few enough.
@@ -180,7 +181,12 @@ async fn sends(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp
 /// window. `None` if no limit is in force in the interval, or if a part of such a window has no limit.
 fn bound_in(changes: &[LimitChange], period: Period, begin: Timestamp, end: Timestamp) -> Option<u64> {
     let bound = |change: &LimitChange| {
-        change.limits.as_slice().iter().find(|limit| limit.period == period).map(weir_core::RateLimit::bound)
+        change
+            .limits
+            .as_slice()
+            .iter()
+            .find(|limit| limit.period == period && !limit.is_in_costs())
+            .map(weir_core::RateLimit::bound)
     };
     let in_force = |from: Timestamp| {
         let first = changes.partition_point(|change| change.at <= from).saturating_sub(1);

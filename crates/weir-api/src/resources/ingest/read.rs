@@ -1,6 +1,6 @@
 //! Reads one event from its bytes, in a single pass.
 
-use std::{ops::RangeInclusive, sync::LazyLock, time::Duration};
+use std::{num::NonZeroU32, ops::RangeInclusive, sync::LazyLock, time::Duration};
 
 use http::HeaderMap;
 use weir_core::{
@@ -30,9 +30,13 @@ use crate::{
 
 /// The header with the idempotency key, with which a producer can safely repeat a request.
 pub(super) const KEY_HEADER: &str = "idempotency-key";
-/// The range of `ttl_s`, from the schema.
-static TTL_RANGE: LazyLock<RangeInclusive<u32>> =
-    LazyLock::new(|| range(schema_of(object_schema::<EventRequest>().properties.get("ttl_s"))));
+/// The ranges of numbers, from the schema.
+static TTL_RANGE: LazyLock<RangeInclusive<u32>> = LazyLock::new(|| range_of("ttl_s"));
+static COST_RANGE: LazyLock<RangeInclusive<u32>> = LazyLock::new(|| range_of("cost"));
+
+fn range_of(field: &str) -> RangeInclusive<u32> {
+    range(schema_of(object_schema::<EventRequest>().properties.get(field)))
+}
 
 /// The idempotency key of the header, checked like the field.
 pub(super) fn header_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
@@ -86,6 +90,13 @@ fn accept(
     }
     options.coalesce_key = request.coalesce_key;
     options.ordering_key = request.ordering_key;
+    if let Some(cost) = request.cost {
+        match whole(cost, &COST_RANGE) {
+            // The usual cost is none, so that the same event has the same options.
+            Some(cost) => options.cost = NonZeroU32::new(cost).filter(|cost| cost.get() != 1),
+            None => errors.add("/cost", outside(&COST_RANGE)),
+        }
+    }
     // Data that is too deep is not checked further.
     if let Some(checks) = checks.filter(|_| errors.is_empty()) {
         checks.check(&request.event_type, request.data, &mut errors);

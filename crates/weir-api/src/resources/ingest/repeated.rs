@@ -23,10 +23,10 @@ pub(super) fn another_event() -> Problem {
 }
 
 /// The delivery options as they were posted: `ttl_s` counts from the time at which the event is due.
-fn options(event: &Event) -> (Option<Timestamp>, Option<Duration>, Option<&str>, Option<&str>) {
+fn options(event: &Event) -> (Option<Timestamp>, Option<Duration>, Option<&str>, Option<&str>, u32) {
     let options = &event.options;
     let ttl = options.expires_at.map(|at| at.since(event.due()));
-    (options.deliver_at, ttl, options.coalesce_key.as_deref(), options.ordering_key.as_deref())
+    (options.deliver_at, ttl, options.coalesce_key.as_deref(), options.ordering_key.as_deref(), event.cost())
 }
 
 /// The bytes of a JSON value without the white space between its parts.

@@ -41,6 +41,7 @@ pub(super) struct BorrowedEvent<'a> {
     pub(super) ttl_s: Option<f64>,
     pub(super) coalesce_key: Option<String>,
     pub(super) ordering_key: Option<String>,
+    pub(super) cost: Option<f64>,
 }
 
 object! {
@@ -76,6 +77,10 @@ object! {
         /// stored. So an event that is posted after the 202 of another event is sent after that event. The events of a
         /// batch keep their order.
         ordering_key: Option<EventKeyText>,
+        /// How much of each limit with the unit `cost` a send of the event takes. Refused if it is above such a limit of a
+        /// destination that takes the event.
+        #[schema(minimum = 1, maximum = 1_000, default = 1)]
+        cost: Option<u32>,
     }
 }
 

@@ -112,6 +112,7 @@ impl<'r> Reading<'r> {
         }
         let Some(first_due) = first_due else { return false };
         self.past.push(first_due, expires_at, fate, &attempts);
+        self.past.set_cost(records[0].cost);
         self.earliest = self.earliest.min(first_due);
         true
     }
@@ -156,6 +157,7 @@ mod tests {
             next_attempt_at: at(due),
             expires_at: None,
             replayed_at: None,
+            cost: 1,
             attempt,
         };
         let of = |(number, &(began, outcome)): (u32, &(u64, AttemptOutcome))| {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use weir_api_types::{Binding, Destination, DestinationSettings, Forecast, OtherBinding, Preview, RateLimit};
 use weir_core::{
     Period,
-    limit::{MAX_LIMITS, Shape},
+    limit::{MAX_LIMITS, Shape, Unit},
 };
 
 use super::{Head, past::Past};
@@ -22,6 +22,8 @@ use crate::{
 const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
 /// The shape of a limit whose sends need not be even.
 const WINDOW: &str = Shape::Window.as_str();
+/// The unit of a limit in costs.
+const COST: &str = Unit::Cost.as_str();
 /// The row of a window that is typed.
 const OTHER: &str = "other";
 /// What a window may be, in words of the form.
@@ -59,9 +61,20 @@ pub(crate) struct Row {
     pub(crate) margin: String,
     /// Its sends may start at any time in the window.
     pub(crate) is_window: bool,
+    /// It counts costs, at any time in the window.
+    pub(crate) in_costs: bool,
 }
 
 impl Row {
+    /// What is chosen for how its sends count: the value of the field.
+    pub(crate) fn counts(&self) -> &'static str {
+        match (self.in_costs, self.is_window) {
+            (true, _) => COST,
+            (false, true) => WINDOW,
+            (false, false) => "",
+        }
+    }
+
     /// Its period, after "in any".
     pub(crate) fn words(&self) -> String {
         period_words(&self.period)
@@ -99,7 +112,8 @@ impl Typed {
                 limit: limit.map(|limit| limit.limit.to_string()).unwrap_or_default(),
                 burst: burst.map(|burst| burst.to_string()).unwrap_or_default(),
                 margin: margin.unwrap_or_default(),
-                is_window: limit.is_some_and(|limit| limit.shape.as_deref() == Some(WINDOW)),
+                is_window: limit.is_some_and(|limit| limit.shape.as_deref() == Some(WINDOW) && limit.unit.is_none()),
+                in_costs: limit.is_some_and(|limit| limit.unit.as_deref() == Some(COST)),
             }
         };
         let unnamed = limits.iter().map(|limit| &*limit.period).filter(|period| is_unnamed(period));
@@ -118,6 +132,7 @@ impl Typed {
             burst: fields.text(&format!("burst_{period}")).to_owned(),
             margin: fields.text(&format!("margin_{period}")).to_owned(),
             is_window: fields.text(&format!("shape_{period}")) == WINDOW,
+            in_costs: fields.text(&format!("shape_{period}")) == COST,
         };
         let names = fields.names().filter_map(|name| name.strip_prefix("limit_"));
         let unnamed = names.filter(|period| is_unnamed(period)).take(MAX_LIMITS);
@@ -140,8 +155,10 @@ impl Typed {
             if !row.margin.is_empty() {
                 limit["margin_ms"] = duration(&row.margin);
             }
-            if row.is_window {
-                limit["shape"] = json!(WINDOW);
+            match row.counts() {
+                COST => limit["unit"] = json!(COST),
+                WINDOW => limit["shape"] = json!(WINDOW),
+                _ => {}
             }
             limit
         };
@@ -200,6 +217,7 @@ impl Typed {
                 burst: row.burst.parse().unwrap_or(1),
                 margin_ms: millis(&row.margin).unwrap_or(0),
                 shape: row.is_window.then(|| WINDOW.to_owned()),
+                unit: row.in_costs.then(|| COST.to_owned()),
             };
             Some(limit.short())
         };
@@ -210,9 +228,14 @@ impl Typed {
     }
 
     /// For the URL of the page after a save: `10-1-50.600--.--.--.190---10.100.64`. The fourth number of a row is its
-    /// window in seconds. A burst of 0 stands for the window shape, which has none.
+    /// window in seconds. A burst of 0 stands for the window shape, which has none, and one of 00 for
+    /// costs.
     pub(super) fn code(&self) -> String {
-        let burst = |row: &Row| if row.is_window { "0".to_owned() } else { row.burst.clone() };
+        let burst = |row: &Row| match row.counts() {
+            COST => "00".to_owned(),
+            WINDOW => "0".to_owned(),
+            _ => row.burst.clone(),
+        };
         let named = |row: &Row| format!("{}-{}-{}", row.limit, burst(row), digits(&row.margin));
         let row = |row: &Row| match Period::parse(&row.period_text()) {
             _ if PERIODS.contains(&&*row.period) => Some(named(row)),
@@ -238,9 +261,10 @@ impl Typed {
                 }
                 _ => return None,
             };
-            let is_window = burst == "0";
-            let (limit, burst) = (limit.to_owned(), if is_window { String::new() } else { burst.to_owned() });
-            Some(Row { period, window: None, limit, burst, margin: duration(margin), is_window })
+            let (is_window, in_costs) = (burst == "0", burst == "00");
+            let burst = if is_window || in_costs { String::new() } else { burst.to_owned() };
+            let (limit, margin) = (limit.to_owned(), duration(margin));
+            Some(Row { period, window: None, limit, burst, margin, is_window, in_costs })
         };
         let is_length = (PERIODS.len()..=PERIODS.len() + MAX_LIMITS).contains(&rows.len());
         if !is_length || ![min_interval, max_in_flight].into_iter().all(is_number) {
@@ -255,6 +279,7 @@ impl Typed {
             burst,
             margin,
             is_window: false,
+            in_costs: false,
         });
         Some(Self { rows, min_interval: duration(min_interval), max_in_flight: max_in_flight.to_owned() })
     }
@@ -389,6 +414,16 @@ mod tests {
         ]);
         assert_eq!((&typed.body()["rate_limits"], &*typed.text()), (&limits, "10/s, 300/min window"));
         assert_eq!(Typed::decode(&typed.code()).unwrap().text(), typed.text());
+    }
+
+    #[test]
+    fn a_limit_that_counts_costs_is_chosen_in_its_row() {
+        let typed = fields("limit_second=10&limit_minute=1000&shape_minute=cost&limit_other=");
+        let limits = json!([
+            {"period": "second", "limit": 10}, {"period": "minute", "limit": 1_000, "unit": "cost"},
+        ]);
+        assert_eq!((&typed.body()["rate_limits"], &*typed.text()), (&limits, "10/s, 1,000 points/min"));
+        assert_eq!(Typed::decode(&typed.code()).unwrap().body(), typed.body());
     }
 
     #[test]

@@ -64,7 +64,8 @@ extend! {
     trait JudgedText for LimitAudit {
         fn short(&self) -> String {
             let Self { limit, burst, .. } = *self;
-            RateLimit { limit, period: self.period.clone(), window_s: None, burst, margin_ms: 0, shape: None }.short()
+            let (period, unit) = (self.period.clone(), self.unit.clone());
+            RateLimit { limit, period, window_s: None, burst, margin_ms: 0, shape: None, unit }.short()
         }
     }
 }

@@ -85,6 +85,7 @@ fn shown(EventDetail { event, deliveries }: EventDetail, names: &Names, call: &C
         vec![("type", event.event_type), ("tenant", event.tenant), ("created", event.created_at.to_string())];
     lines.extend(event.deliver_at.map(|at| ("deliver at", at.to_string())));
     lines.extend(event.expires_at.map(|at| ("expires", at.to_string())));
+    lines.extend(event.cost.map(|cost| ("cost", cost.to_string())));
     let keys = [
         ("idempotency key", event.idempotency_key),
         ("coalesce key", event.coalesce_key),

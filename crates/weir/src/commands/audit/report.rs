@@ -149,7 +149,9 @@ fn note(report: &AuditReport) -> String {
 }
 
 fn cap(limit: &LimitAudit) -> String {
-    LimitText::new(limit.limit, limit.period, limit.burst).to_string()
+    let mut text = LimitText::new(limit.limit, limit.period, limit.burst);
+    text.0.unit.clone_from(&limit.unit);
+    text.to_string()
 }
 
 fn apart(interval: &MinIntervalAudit) -> String {
