@@ -229,7 +229,7 @@ mod tests {
         let mut auditor = audit_of(Vec::new());
         let delivery_id = DeliveryId::from_bytes([0; 16]);
         for number in 1..=101 {
-            auditor.unknown_send(UnknownSend { delivery_id, number, latest_at: START + Duration::from_secs(1) });
+            auditor.unknown_send(UnknownSend { delivery_id, number, latest_at: START + Duration::from_secs(1) }, 1);
         }
         let shown = unknown(&[audited("Bolt", Vec::new()), named("Acme", auditor)]);
         let lines: Vec<_> = shown.lines().collect();
