@@ -194,6 +194,11 @@ local function cursors_before(limiter, start)
   return before
 end
 
+-- Whether the slot with this start can be given back. Without a limit there is nothing to give back.
+local function give_back_is_possible(limiter, start)
+  return #limiter.cursors == 0 and not limiter.interval or cursors_before(limiter, start)
+end
+
 -- Gives the slot with this start back, if it was the last that was taken. No send has used it, and none will.
 local function give_back(limiter, start, at)
   local before = start < at and cursors_before(limiter, start)
@@ -360,11 +365,11 @@ local function read_limits()
   return limits
 end
 
--- The terms of a destination: the settings that decide whether a slot is granted.
+-- The terms of a destination: the settings that decide whether a slot is granted. Those of a group name itself.
 local function read_terms()
   return {
     version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
-    released_at = number(), limits = read_limits(), is_adaptive = number() == 1,
+    released_at = number(), limits = read_limits(), is_adaptive = number() == 1, group = text(), weight = number(),
   }
 end
 
@@ -406,7 +411,7 @@ local function most_outstanding(job)
   return job.pace and math.min(most, job.pace.window) or most
 end
 
-local function follow_terms(job, terms)
+local function follow_terms(id, job, terms)
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
   if job.cursors then
     reconfigure(job.cursors, terms.limits)
@@ -415,4 +420,10 @@ local function follow_terms(job, terms)
     job.pace = nil
   end
   follow_hold(job, terms)
+  if terms.group == id then
+    job.is_group = true
+  else
+    regroup(id, job, terms.group ~= '' and terms.group or nil)
+    job.weight = terms.weight
+  end
 end
