@@ -50,6 +50,7 @@ mod filters;
 mod history;
 mod ingest;
 pub mod intake;
+mod limit_groups;
 mod list_statements;
 mod listing;
 mod message_groups;
@@ -98,6 +99,7 @@ pub use history::{
     DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
 };
 pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
+pub use limit_groups::LimitGroups;
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
@@ -136,7 +138,7 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + Outbox + Paces + ReplaySteps;
+    RunStore: Destinations + LimitGroups + Outbox + Paces + ReplaySteps;
     /// For the sweep.
     SweepStore: MessageGroups + Outbox;
     /// For attempts and their results.

@@ -18,8 +18,9 @@ use weir_queue::conformance::settings;
 use weir_store::{
     Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
-    EditedDestination, Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox,
-    Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, SentCounts, StoreResult,
+    EditedDestination, Hold, LimitChange, LimitGroups, MessageGroup, MessageGroups, MessageGroupsRepaired,
+    NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory,
+    SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -335,3 +336,5 @@ impl ReplaySteps for TestStore {
 
 /// A store that keeps no copies.
 impl Paces for TestStore {}
+
+impl LimitGroups for TestStore {}

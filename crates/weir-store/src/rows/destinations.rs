@@ -8,6 +8,7 @@ use weir_core::{
     egress::Egress,
     filter::Filter,
     limit::MinInterval,
+    limit_group::DEFAULT_WEIGHT,
     order::DeliveryOrder,
     pattern::EventPattern,
     signing::{SECRET_LEN, Secret, Signing},
@@ -96,6 +97,8 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         retry: row.parsed(10, "a retry policy", |text| serde_json::from_str(text).ok())?,
         headers,
         signing,
+        limit_group: None,
+        weight: DEFAULT_WEIGHT,
         paused: row.flag(13)?,
         breaker: row.parsed(17, "a breaker policy", |text| serde_json::from_str(text).ok())?,
         alerts: row.parsed(19, "alerts", |text| serde_json::from_str(text).ok())?,
@@ -113,6 +116,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         held_reason: row.optional_text(16)?,
         released_at: row.optional_time(23)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
+        left_homes: Vec::new(),
         unreadable: None,
     };
     if let Err(error) = opened {

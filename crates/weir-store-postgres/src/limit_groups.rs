@@ -1,0 +1,7 @@
+//! Limit groups.
+
+use weir_store::LimitGroups;
+
+use crate::PostgresStore;
+
+impl LimitGroups for PostgresStore {}
