@@ -64,9 +64,6 @@ end
 -- The group follows newer terms. Its unknown cursors come only from the run: until then no member gets a slot.
 local function follow_group(id, read)
   local group = group_named(id)
-  if is_newer(group, read.terms) then
-    return
-  end
   if not group.cursors and read.recovered then
     group.cursors = read.recovered
     hold_limiter(group.cursors, group.held_until)
@@ -196,8 +193,9 @@ local function publish(run)
   if job.phase ~= 'leased' or job.epoch ~= run.epoch then
     return 0
   end
-  -- The run read the destination before an edit.
-  if run.terms and is_newer(job, run.terms) then
+  -- The run read the destination or its group before an edit.
+  local read = run.group
+  if run.terms and is_newer(job, run.terms) or read and is_newer(group_named(read.terms.group), read.terms) then
     end_turn(run.id, job)
     schedule(run.id, job, now, 0, false)
     save_job(run.id, job)
