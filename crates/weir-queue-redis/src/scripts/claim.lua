@@ -93,9 +93,10 @@ end
 -- Gives turns to the members that come first, and makes the group due for its next slots while others wait.
 local function claim_group(id, group, due)
   local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
+  local ahead = ended_meanwhile(group, queued + in_flight)
   local open, is_full = 0, false
   if group.cursors then
-    open, is_full = open_turns(group, queued, in_flight)
+    open, is_full = open_turns(group, queued, in_flight, ahead)
   end
   local run_since = group.floor == group.due and group.due or nil
   local flows = give_turns(id, group, open, math.min(most - #leases, MOST_TURNS))

@@ -194,11 +194,6 @@ local function cursors_before(limiter, start)
   return before
 end
 
--- Whether the slot with this start can be given back. Without a limit there is nothing to give back.
-local function give_back_is_possible(limiter, start)
-  return #limiter.cursors == 0 and not limiter.interval or cursors_before(limiter, start)
-end
-
 -- Gives the slot with this start back, if it was the last that was taken. No send has used it, and none will.
 local function give_back(limiter, start, at)
   local before = start < at and cursors_before(limiter, start)
@@ -211,6 +206,37 @@ local function give_back(limiter, start, at)
     limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
     -- The minimum interval after the slot before it has passed: otherwise this one would not have begun.
     limiter.last_take, limiter.wide_end = nil, nil
+  end
+end
+
+-- Slots under several budgets, a list of limiters: `weir_core::budget`. A slot has one start, the latest of what each
+-- allows. From that time on each grants exactly this start.
+local function next_start_in(budgets, at)
+  for _, limiter in ipairs(budgets) do
+    at = next_start(limiter, at)
+  end
+  return at
+end
+
+-- Takes a slot from all of them. It is as narrow as the narrowest.
+local function take_slot_in(budgets, at, needed)
+  local slot_start, slot_end = next_start_in(budgets, at)
+  for _, limiter in ipairs(budgets) do
+    local _, ends = take_slot(limiter, slot_start, needed)
+    slot_end = math.min(slot_end or ends, ends)
+  end
+  return slot_start, slot_end
+end
+
+-- Gives a slot back in all of them or in none. Without a limit there is nothing to give back.
+local function give_back_in(budgets, slot_start, at)
+  for _, limiter in ipairs(#budgets > 1 and budgets or {}) do
+    if (#limiter.cursors > 0 or limiter.interval) and not cursors_before(limiter, slot_start) then
+      return
+    end
+  end
+  for _, limiter in ipairs(budgets) do
+    give_back(limiter, slot_start, at)
   end
 end
 

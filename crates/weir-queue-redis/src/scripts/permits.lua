@@ -37,6 +37,7 @@ local function issue_permits(id, job, batch, count, paced)
       scored[2 * index] = name
     end
     add_all(queued_of(job.group), scored)
+    group.serial = group.serial + count
     group.permits_until = math.max(group.permits_until, job.permits_until)
     redis.call('PEXPIREAT', queued_of(job.group), expiry(group.permits_until))
   end

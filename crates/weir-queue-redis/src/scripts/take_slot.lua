@@ -81,35 +81,16 @@ local function room_in_group(id, group)
   return room > 0 and room or most_outstanding(group) - count_valid(in_flight_of(id))
 end
 
--- Gives a missed slot back in all budgets or in none.
-local function give_back_in(job, group, missed)
-  if not group or give_back_is_possible(job.cursors, missed) and give_back_is_possible(group.cursors, missed) then
-    give_back(job.cursors, missed, now)
-    if group then
-      give_back(group.cursors, missed, now)
-    end
-  end
-end
-
--- The two numbers of a permit's answer. The slot begins when every budget allows it; each of them then grants exactly
--- this start. The pace of an adaptive destination can only delay it.
-local function take(job, group)
+-- The two numbers of a permit's answer. The pace of an adaptive destination can only delay its slot.
+local function take(job, budgets)
   local from = job.pace and math.max(usable_from, next_of_pace(job.pace)) or usable_from
-  local start = next_start(job.cursors, from)
-  if group then
-    start = next_start(group.cursors, start)
-  end
+  local start = next_start_in(budgets, from)
   if start > now + SLOT_HORIZON then
     return 0, 0
   elseif start > now + GRANT_AHEAD then
     return start, 0
   end
-  local _, slot_end = take_slot(job.cursors, start, needed_width)
-  if group then
-    local _, end_there = take_slot(group.cursors, start, needed_width)
-    slot_end = math.min(slot_end, end_there)
-  end
-  return start, slot_end
+  return take_slot_in(budgets, start, needed_width)
 end
 
 local answer, paced = { generation }, {}
@@ -130,6 +111,7 @@ local function grant_all(requests)
   local job = load_job(id)
   local queued, in_flight = expiries(requests)
   local group = group_of(job)
+  local budgets = { job.cursors, group and group.cursors }
   local room_there = math.huge
   if group then
     keep_known(requests, job.group, queued, in_flight)
@@ -161,11 +143,11 @@ local function grant_all(requests)
         job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end
       -- While the missed slot is the last one, its spacing is given back first.
-      give_back_in(job, group, requests.missed[index])
+      give_back_in(budgets, requests.missed[index], now)
       if job.pace and job.pace.last_start == requests.missed[index] then
         job.pace.last_start = job.pace.before_last or 0
       end
-      slot_start, slot_end = take(job, group)
+      slot_start, slot_end = take(job, budgets)
       -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then
         sending, room_there = sending + 1, room_there - 1

@@ -64,10 +64,11 @@ local function call_waiting(id, sooner)
   end
 end
 
--- How many permits may be given now, and whether `max_in_flight` is what binds: as `weir_core::plan::allowance`.
-local function open_turns(group, queued, in_flight)
+-- How many permits may be given now, and whether `max_in_flight` is what binds: as `weir_core::plan::allowance`. `ahead`:
+-- how many permits end until these are ready.
+local function open_turns(group, queued, in_flight, ahead)
   local others = queued + promised_by(group)
-  local room = most_outstanding(group) - in_flight - others
+  local room = most_outstanding(group) + ahead - in_flight - others
   local most = math.min(MAX_PER_RUN, room)
   for _, cursor in ipairs(group.cursors.cursors) do
     most = math.min(most, cursor.limit + cursor.burst - 1 - others)

@@ -10,6 +10,7 @@ mod conformance;
 mod connecting;
 mod damage;
 mod generations;
+mod groups;
 mod installations;
 mod leases;
 mod lost_answers;
