@@ -85,8 +85,8 @@ local function lend(id, job, due, turn)
   }
 end
 
-local function turn_of(job, permits)
-  local group = group_of(job)
+local function turn_of(id, job, permits)
+  local group = group_of(id, job)
   return group and { job.group, permits, group.cursors and 1 or 0, group.known_since }
 end
 
@@ -107,7 +107,7 @@ local function claim_group(id, group, due)
       group.promised = group.promised or {}
       group.promised[flow.id] = { flow.count, now + lease_for }
       group.preparation = smoothed(group.preparation, job.preparation)
-      lend(flow.id, job, due, turn_of(job, flow.count))
+      lend(flow.id, job, due, turn_of(flow.id, job, flow.count))
     end
   end
   group.ran = now
@@ -132,15 +132,15 @@ for index = 1, #due, 2 do
     due_groups[#due_groups + 1] = { id, due_at }
   elseif job.group and job.cursors then
     -- A member waits for its turn. Only a run that is to find its cursors, or to close a shard that it has left, does not.
-    join_turns(id, job, first_turn(job))
+    join_turns(id, job, first_turn(id, job))
     save_job(id, job)
-    if group_of(job).due <= now then
+    if group_of(id, job).due <= now then
       due_groups[#due_groups + 1] = { job.group, now }
     end
   else
     -- A job without a floor may have been due for long, so it says nothing about the time of a run.
     job.run_since = job.phase == 'scheduled' and job.floor == job.due and job.due or nil
-    lend(id, job, due_at, turn_of(job, 0))
+    lend(id, job, due_at, turn_of(id, job, 0))
   end
 end
 for _, entry in ipairs(due_groups) do

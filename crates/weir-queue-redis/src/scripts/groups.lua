@@ -22,8 +22,17 @@ local function group_named(id)
   return groups[id]
 end
 
-local function group_of(job)
-  return job.group and group_named(job.group)
+-- The group of a job. If it was lost, the permits that the job had under it are lost, too: they get no slots any more.
+local function group_of(id, job)
+  if not job.group then
+    return nil
+  end
+  local group = group_named(job.group)
+  if job.group_since ~= group.known_since then
+    redis.call('DEL', queued_of(id), in_flight_of(id))
+    job.group_since, job.turn = group.known_since, nil
+  end
+  return group
 end
 
 local function save_groups()
@@ -46,6 +55,7 @@ local function regroup(id, job, group)
   if job.group == group then
     return
   end
+  group_of(id, job)
   for _, set_of in ipairs({ queued_of, in_flight_of }) do
     local scored = redis.call('ZRANGE', set_of(id), 0, -1, 'WITHSCORES')
     for index = 1, #scored, 2 do
@@ -63,12 +73,13 @@ local function regroup(id, job, group)
       redis.call('PEXPIREAT', set_of(group), expiry(shared.permits_until))
     end
   end
-  if job.group and group_of(job).promised then
-    group_of(job).promised[id] = nil
+  local left = job.group and group_named(job.group)
+  if left and left.promised then
+    left.promised[id] = nil
   end
   -- The next claim puts it into the turn queue of its new group.
   if job.phase == 'waiting' then
     schedule(id, job, now, 0, false)
   end
-  job.group, job.turn = group, nil
+  job.group, job.group_since, job.turn = group, group and group_named(group).known_since, nil
 end

@@ -15,7 +15,7 @@ local function issue_permits(id, job, batch, count, paced)
   local queued, scored = queued_of(id), {}
   -- The slots begin after those of the permits that are queued already.
   local others = paced and redis.call('ZCARD', queued) or 0
-  local group, names = group_of(job), {}
+  local group, names = group_of(id, job), {}
   local others_in_group = group and redis.call('ZCARD', queued_of(job.group))
   for index = 1, count do
     local delivery = batch[index]

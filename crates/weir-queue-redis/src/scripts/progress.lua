@@ -20,7 +20,7 @@ while more() do
     most, earliest_slot = math.min(most or job.pace.window, job.pace.window), math.max(earliest_slot, next_of_pace(job.pace))
   end
   answer[last + 3] = most or 0
-  local group = group_of(job)
+  local group = group_of(id, job)
   if group and group.cursors then
     earliest_slot = next_start(group.cursors, math.max(earliest_slot, group.held_until))
   end

@@ -99,8 +99,8 @@ local AHEAD_AFTER = { stop = 0, at = 0, soon = FAST_PATH_AHEAD }
 
 -- The permits of this publication move the member forward in the turn queue.
 local function use_turn(job, run)
-  local group = group_of(job)
-  if not group or not job.turn or job.turn.since ~= group.known_since then
+  local group = group_of(run.id, job)
+  if not group or not job.turn then
     return
   end
   local promise = group.promised and group.promised[run.id]
@@ -115,7 +115,7 @@ end
 
 -- Ends the turn of a run, if it had one. What it has left goes to the others at once. Returns whether nothing is left.
 local function end_turn(id, job)
-  local group, turn = group_of(job), job.turn
+  local group, turn = group_of(id, job), job.turn
   if not group then
     return false
   end
@@ -152,7 +152,8 @@ local function requeue(job, run)
     job.run_time = smoothed(job.run_time or 0, math.min(math.max(now - job.run_since, 0), LONGEST_RUN))
     job.run_since = nil
     if had_turn and job.group then
-      group_of(job).run_time = smoothed(group_of(job).run_time or 0, job.run_time)
+      local group = group_of(id, job)
+      group.run_time = smoothed(group.run_time or 0, job.run_time)
     end
   end
   -- Only a run that found no live backlog opens the fast path.
@@ -167,7 +168,7 @@ local function requeue(job, run)
     schedule(id, job, math.min(woken or run.next_due, run.next_due), 0, false)
   elseif has_used_turn and waits_for_group(id, job, next_run) then
     -- It keeps its place: its run was under way.
-    join_turns(id, job, had_turn and turn_after(job, group_of(job)) or first_turn(job))
+    join_turns(id, job, had_turn and job.turn.at or first_turn(id, job))
   -- Paced: the permits of this publication are queued by now, so the pace counts them.
   elseif next_run == 'paced' then
     local due = job.cursors and paced_due(job, redis.call('ZCARD', queued_of(id)), now) or now

@@ -46,17 +46,6 @@ local function expiries(requests)
   return queued, in_flight or {}
 end
 
--- A permit that the group has lost is not valid.
-local function keep_known(requests, group, queued, in_flight)
-  local names = names_in_group(requests.id, requests.permits)
-  local queued_there = redis.call('ZMSCORE', queued_of(group), unpack(names))
-  local in_flight_there = redis.call('ZMSCORE', in_flight_of(group), unpack(names))
-  for index = 1, #names do
-    queued[index] = queued_there[index] and queued[index]
-    in_flight[index] = in_flight_there[index] and in_flight[index]
-  end
-end
-
 local function put_in_flight(id, job, permits, scored)
   redis.call('ZREM', queued_of(id), unpack(permits))
   redis.call('ZADD', in_flight_of(id), unpack(scored))
@@ -69,7 +58,7 @@ local function put_in_flight_there(id, job, permits, scored)
   for index, name in ipairs(names) do
     scored_names[2 * index - 1], scored_names[2 * index] = scored[2 * index - 1], name
   end
-  put_in_flight(job.group, group_of(job), names, scored_names)
+  put_in_flight(job.group, group_of(id, job), names, scored_names)
 end
 
 -- How many permits of the group may be put in flight.
@@ -109,12 +98,11 @@ end
 local function grant_all(requests)
   local id = requests.id
   local job = load_job(id)
+  local group = group_of(id, job)
   local queued, in_flight = expiries(requests)
-  local group = group_of(job)
   local budgets = { job.cursors, group and group.cursors }
   local room_there = math.huge
   if group then
-    keep_known(requests, job.group, queued, in_flight)
     room_there = room_in_group(job.group, group)
   end
   -- The room below the maximum. Every grant of this call takes a part of it.

@@ -3,13 +3,8 @@
 -- time of the group is that of the last permit that was given. So members with a backlog share the slots by their
 -- weights, and none saves up turns while it has nothing to send.
 --
--- A job that has, or had, a turn keeps it: turn = { since = the group's `known_since`, at = its virtual time, left = how
--- many more permits the run may publish }.
-
--- The virtual time at which a member may go on.
-local function turn_after(job, group)
-  return job.turn and job.turn.since == group.known_since and job.turn.at or 0
-end
+-- A job that has, or had, a turn keeps it: turn = { at = its virtual time, left = how many more permits the run may
+-- publish }.
 
 -- Permits that runs under way may still publish. Runs that have died publish none.
 local function promised_by(group)
@@ -43,8 +38,8 @@ end
 
 -- Puts a job into the turn queue of its group.
 local function join_turns(id, job, at)
-  local group, turns = group_of(job), turns_of(job.group)
-  job.turn = { since = group.known_since, at = at }
+  local group, turns = group_of(id, job), turns_of(job.group)
+  job.turn = { at = at }
   move_job(id, job, 'waiting', nil)
   redis.call('ZADD', turns, at, id)
   redis.call('PEXPIREAT', turns, expiry(now + WAITING_KEPT))
@@ -52,9 +47,9 @@ local function join_turns(id, job, at)
 end
 
 -- The turn of a job that comes back with a backlog: it begins at the virtual time.
-local function first_turn(job)
-  local group = group_of(job)
-  return math.max(turn_after(job, group), group.virtual_time or 0)
+local function first_turn(id, job)
+  local group = group_of(id, job)
+  return math.max(job.turn and job.turn.at or 0, group.virtual_time or 0)
 end
 
 -- Calls a group if members wait in it. A group that waits for room is called only `sooner`, when there is some.
