@@ -8,11 +8,12 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{
-    Clock as _, Destination, DestinationId, LimitGroup, LimitGroupId, adaptive::Status, claim::ClaimedDelivery, stall::Progress,
+    Clock as _, Destination, DestinationId, LimitGroup, LimitGroupId, adaptive::Status, claim::ClaimedDelivery,
+    stall::Progress,
 };
 use weir_queue::{
-    DueJobs, Hold, JobLease, LeftShard, Publication, Published, QueueProgress, QueueResult, Schedule, Terms, TermsChange,
-    Wake,
+    DueJobs, Hold, JobLease, LeftShard, Publication, Published, QueueProgress, QueueResult, Schedule, Terms,
+    TermsChange, Wake,
 };
 
 use crate::{
@@ -26,10 +27,7 @@ use crate::{
 pub(crate) const BATCH: usize = 200;
 
 /// Groups items by shard in batches of at most [`BATCH`]; their order stays.
-pub(crate) fn by_shard<T>(
-    items: impl IntoIterator<Item = T>,
-    shard: impl Fn(&T) -> Shard,
-) -> Vec<(Shard, Vec<T>)> {
+pub(crate) fn by_shard<T>(items: impl IntoIterator<Item = T>, shard: impl Fn(&T) -> Shard) -> Vec<(Shard, Vec<T>)> {
     let mut shards: BTreeMap<Shard, Vec<Vec<T>>> = BTreeMap::new();
     for item in items {
         let batches = shards.entry(shard(&item)).or_default();
@@ -201,7 +199,12 @@ impl Schedule for RedisQueue {
         let group = destination.settings.limit_group;
         self.client.homes.learn_group(destination.id, group);
         // Members of a group take turns.
-        group.is_none() && self.client.estimates.reserve(destination.id, self.client.clock.now(), destination.settings.max_in_flight)
+        group.is_none()
+            && self.client.estimates.reserve(
+                destination.id,
+                self.client.clock.now(),
+                destination.settings.max_in_flight,
+            )
     }
 
     fn unreserve(&self, destination_id: DestinationId) {

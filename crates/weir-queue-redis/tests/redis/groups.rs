@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use weir_core::{
-    Clock as _, DestinationId, LimitGroup, LimitGroupId, Limiter, RateLimits, Slot, Timestamp, limit_group::DEFAULT_WEIGHT,
-    plan::NextRun,
+    Clock as _, DestinationId, LimitGroup, LimitGroupId, Limiter, RateLimits, Slot, Timestamp,
+    limit_group::DEFAULT_WEIGHT, plan::NextRun,
 };
 use weir_queue::{
     GroupRun, JobLease, LeftShard, Permit, Permits as _, Publication, Published, Schedule, SlotAnswer, SlotRequest,

@@ -10,6 +10,7 @@ mod conformance;
 mod connecting;
 mod damage;
 mod generations;
+mod group_pacing;
 mod groups;
 mod installations;
 mod leases;
