@@ -50,6 +50,7 @@ mod fixtures;
 mod history;
 mod ingest;
 mod locks;
+mod limit_groups;
 mod message_groups;
 mod open;
 mod outbox;

@@ -68,6 +68,11 @@ fn hot_statements_use_their_indexes_at_every_size() {
                 &TRAFFIC_OF,
                 "SEARCH traffic USING INDEX traffic_of_destination (destination_id=? AND at>?)",
             ),
+            (
+                "sent counts",
+                &SENT_COUNTS,
+                "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)",
+            ),
             ("claims out", &SEND_HISTORY, "USING COVERING INDEX deliveries_claimed (destination_id=?"),
         ] {
             let plan = plan(&connection, &batch.sql(size));
@@ -166,7 +171,6 @@ fn reads_use_their_indexes() {
         ),
         ("unfinished of a replay", IS_UNFINISHED, "USING COVERING INDEX deliveries_replayed (replay_id=? AND state<?)"),
         ("open replays", OPEN, "USING INDEX replays_open"),
-        ("sent counts", SENT_COUNTS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
         ("first due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
     ] {

@@ -110,7 +110,7 @@ pub(crate) async fn rings(
 ) -> ApiResult<Vec<Ring>> {
     let mut rings = Vec::new();
     for limit in limits.of_shape(Shape::Window) {
-        let sent = api.store.sent_counts(id, now - (limit.span() + limit.bucket()), limit.bucket()).await?;
+        let sent = api.store.sent_counts(&[id], now - (limit.span() + limit.bucket()), limit.bucket()).await?;
         // Claims wait for their slots, and are counted with what waits.
         rings.push(SentCounts { claimed: 0, ..sent }.ring(*limit, now, now));
     }

@@ -210,7 +210,7 @@ impl Outbox for TestStore {
         Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())
     }
 
-    async fn sent_counts(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<SentCounts> {
+    async fn sent_counts(&self, _: &[DestinationId], _: Timestamp, _: Duration) -> StoreResult<SentCounts> {
         not_called()
     }
 

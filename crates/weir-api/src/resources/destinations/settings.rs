@@ -15,6 +15,7 @@ use weir_core::{
     breaker::BreakerPolicy,
     destination::{ALL_TENANTS, DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
     egress::Egress,
+    limit_group::DEFAULT_WEIGHT,
     order::DeliveryOrder,
     pattern::EventPattern,
     retry::RetryPolicy,
@@ -146,6 +147,8 @@ impl Context<'_> {
             body,
             egress,
             signing,
+            limit_group: self.current.and_then(|current| current.limit_group),
+            weight: self.current.map_or(DEFAULT_WEIGHT, |current| current.weight),
             paused: request.paused.unwrap_or(false),
         })
     }
