@@ -70,7 +70,9 @@ impl LimitGroups for SqliteStore {
         for part in ids.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(size);
-            part.iter().for_each(|id| drop(values.blob(id.as_bytes())));
+            for id in part {
+                values.blob(id.as_bytes());
+            }
             values.nulls(size - part.len());
             found.extend(fetch(&self.readers, BY_ID.sql(size), values, read).await?.into_iter().map(|one| (one.id, one)));
         }

@@ -80,7 +80,9 @@ impl Outbox for SqliteStore {
         for part in ids.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(size + 3);
-            part.iter().for_each(|id| drop(values.blob(id.as_bytes())));
+            for id in part {
+                values.blob(id.as_bytes());
+            }
             values.nulls(size - part.len());
             values.int(bucket.as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
             let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
