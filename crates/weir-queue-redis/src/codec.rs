@@ -281,6 +281,8 @@ impl AnswerReader {
         };
         Some(JobLease {
             destination_id,
+            shard: 0,
+            turn: None,
             epoch: self.next_u64()?,
             version: self.next_u64()?,
             due: self.next_time()?,

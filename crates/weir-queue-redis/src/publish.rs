@@ -144,7 +144,7 @@ impl RedisQueue {
     fn write(&self, publication: &Publication, call: &mut Call) {
         // Everything in the order in which publish.lua reads it. The name is new for each publication and the same in
         // every try.
-        let Publication { lease, terms, recovered, pace, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, pace, deliveries, next, .. } = publication;
         call.destination(lease.destination_id)
             .arg(lease.epoch)
             .arg(lease.version)

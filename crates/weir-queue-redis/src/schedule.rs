@@ -2,11 +2,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
-use weir_core::{Clock as _, Destination, DestinationId, adaptive::Status, claim::ClaimedDelivery, stall::Progress};
+use weir_core::{
+    Clock as _, Destination, DestinationId, LimitGroup, adaptive::Status, claim::ClaimedDelivery, stall::Progress,
+};
 use weir_queue::{
     DueJobs, Hold, JobLease, Publication, Published, QueueProgress, QueueResult, Schedule, TermsChange, Wake,
 };
@@ -105,6 +108,10 @@ impl Schedule for RedisQueue {
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
         self.wakes.send(wakes).await
+    }
+
+    async fn edited_groups(&self, _: &[Arc<LimitGroup>]) -> QueueResult<()> {
+        Ok(())
     }
 
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {

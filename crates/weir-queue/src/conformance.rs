@@ -101,12 +101,15 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             body: BodySettings::default(),
             egress: Default::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
+            limit_group: None,
+            weight: 1,
             paused: false,
         },
         paused_reason: None,
         held_until: None,
         held_reason: None,
         released_at: None,
+        left_homes: Vec::new(),
         unreadable: None,
         breaker: Breaker::default(),
     }
@@ -227,7 +230,8 @@ impl Subject {
         next: NextRun,
     ) -> Published {
         let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
-        let publication = Publication { lease, terms: Some(terms), recovered, pace: None, deliveries, next };
+        let publication =
+            Publication { lease, terms: Some(terms), recovered, group: None, pace: None, deliveries, next };
         self.queue.publish(vec![publication]).await.expect("publish").remove(0)
     }
 

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 pub use table::{Depths, JobTable};
 use tokio::sync::Notify;
-use weir_core::{Clock, Destination, DestinationId, Timestamp, adaptive::Status, claim::ClaimedDelivery};
+use weir_core::{Clock, Destination, DestinationId, LimitGroup, Timestamp, adaptive::Status, claim::ClaimedDelivery};
 
 use crate::{
     DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueProgress,
@@ -71,6 +71,10 @@ impl Schedule for MemoryQueue {
 
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         self.change(|table, now| edits.iter().for_each(|edit| table.edited(now, edit)));
+        Ok(())
+    }
+
+    async fn edited_groups(&self, _: &[Arc<LimitGroup>]) -> QueueResult<()> {
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use weir_core::{
     plan::{self, Allowance, NextRun, Observed},
     replay_share::{self, ClaimResult, Credit, Split},
 };
-use weir_queue::{JobLease, LAST_OLD_START, Pace, Publication, Terms};
+use weir_queue::{GroupRun, JobLease, LAST_OLD_START, Pace, Publication, Terms};
 use weir_store::{ClaimRequest, SendHistory, SentCounts};
 
 use crate::release::START_WITHIN;
@@ -23,6 +23,8 @@ pub(crate) struct Run {
     /// When the destination was read.
     now: Timestamp,
     pub(crate) recovered: Option<Limiter>,
+    /// The group of the destination, if it has one.
+    pub(crate) group: Option<GroupRun>,
     /// The pace of an adaptive destination, once the run has learnt.
     pub(crate) pace: Option<Box<Pace>>,
     pub(crate) allowance: Allowance,
@@ -41,6 +43,7 @@ impl Run {
             destination,
             now,
             recovered: None,
+            group: None,
             pace: None,
             allowance: Allowance::NOTHING,
             split: None,
@@ -171,8 +174,8 @@ impl Run {
             }
             Box::new(pace.rate)
         });
-        let Self { lease, recovered, deliveries, .. } = self;
-        Publication { lease, terms, recovered, pace, deliveries, next }
+        let Self { lease, recovered, group, deliveries, .. } = self;
+        Publication { lease, terms, recovered, group, pace, deliveries, next }
     }
 }
 
@@ -197,6 +200,8 @@ mod tests {
     fn lease() -> JobLease {
         JobLease {
             destination_id: DestinationId::from_bytes([1; 16]),
+            shard: 0,
+            turn: None,
             epoch: 1,
             version: 1,
             due: NOW,

@@ -177,6 +177,8 @@ impl JobTable {
             job.drop_expired(now);
             leases.push(JobLease {
                 destination_id,
+                shard: 0,
+                turn: None,
                 epoch: job.epoch,
                 version: job.version,
                 due,
@@ -197,7 +199,7 @@ impl JobTable {
     /// Publishes the claims of a run, and ends the run unless it continues. A stale epoch publishes nothing. Nothing is
     /// published after the worker has stopped.
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
-        let Publication { lease, terms, recovered, pace, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, pace, deliveries, next, .. } = publication;
         let destination_id = lease.destination_id;
         // The job must still have this lease: not ended, and not claimed again.
         let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Stale(deliveries) };

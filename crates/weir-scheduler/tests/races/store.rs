@@ -9,17 +9,19 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
+    DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
     activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
+    limit_group::Home,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
     Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
-    EditedDestination, Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox,
-    Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, SentCounts, StoreResult,
+    EditedDestination, Hold, LimitChange, LimitGroups, MessageGroup, MessageGroups, MessageGroupsRepaired,
+    NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory,
+    SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -335,3 +337,22 @@ impl ReplaySteps for TestStore {
 
 /// A store that keeps no copies.
 impl Paces for TestStore {}
+
+#[async_trait]
+impl LimitGroups for TestStore {
+    async fn limit_groups(&self, _: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {
+        not_called()
+    }
+
+    async fn group_senders(&self, _: LimitGroupId, _: Timestamp) -> StoreResult<Vec<DestinationId>> {
+        not_called()
+    }
+
+    async fn limit_groups_edited_after(&self, _: (Timestamp, LimitGroupId), _: u32) -> StoreResult<Vec<Arc<LimitGroup>>> {
+        not_called()
+    }
+
+    async fn homes_left(&self, _: DestinationId, _: Timestamp, _: &[Home]) -> StoreResult<()> {
+        not_called()
+    }
+}

@@ -1,9 +1,13 @@
 //! The queue of the tested server: it records what the API tells it.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use weir_core::{Destination, DestinationId, Timestamp, adaptive::Status, claim::ClaimedDelivery};
+use weir_core::{Destination, DestinationId, LimitGroup, Timestamp, adaptive::Status, claim::ClaimedDelivery};
 use weir_queue::{
     DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueProgress,
     QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
@@ -93,6 +97,10 @@ impl Schedule for RecordingQueue {
 
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         self.edits.lock().unwrap().extend_from_slice(edits);
+        self.answer().await
+    }
+
+    async fn edited_groups(&self, _: &[Arc<LimitGroup>]) -> QueueResult<()> {
         self.answer().await
     }
 
