@@ -83,6 +83,12 @@ pub struct DestinationSettings {
     pub min_interval_ms: Option<u32>,
     /// Null: only the limits bound the pace.
     pub adaptive: Option<Adaptive>,
+    /// The budget that it shares with other destinations, beside its own limits; null: none.
+    #[schema(pattern = "^lgr_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "lgr_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub limit_group: Option<String>,
+    /// Its part of the group's rate beside the weights of the other members that have a backlog.
+    #[schema(minimum = 1, maximum = 1_000)]
+    pub weight: u16,
     pub max_in_flight: u32,
     pub timeout_ms: u32,
     pub retry: Retry,
