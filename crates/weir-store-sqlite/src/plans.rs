@@ -172,7 +172,7 @@ fn reads_use_their_indexes() {
         ),
         ("unfinished of a replay", IS_UNFINISHED, "USING COVERING INDEX deliveries_replayed (replay_id=? AND state<?)"),
         ("open replays", OPEN, "USING INDEX replays_open"),
-        ("members", MEMBERS, "USING COVERING INDEX limit_group_members_present (group_id=?)"),
+        ("members", MEMBERS, "USING INDEX limit_group_members_present (group_id=?)"),
         ("present members", MEMBERSHIPS, "USING INDEX limit_group_members_present (group_id=?)"),
         ("former members", MEMBERSHIPS, "USING INDEX limit_group_members_left (group_id=? AND left_at>?)"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),

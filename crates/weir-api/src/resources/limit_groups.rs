@@ -200,7 +200,8 @@ pub(crate) async fn show(
     PathId(LimitGroupIdText(id)): PathId<LimitGroupIdText>,
     _: Query<()>,
 ) -> ApiResult<Response> {
-    Ok(shown(StatusCode::OK, &find(&api, &caller, id).await?))
+    let group = find(&api, &caller, id).await?;
+    Ok(shown(StatusCode::OK, &group))
 }
 
 /// Edit a limit group
