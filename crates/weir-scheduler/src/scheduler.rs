@@ -180,7 +180,7 @@ impl Scheduler {
             run.recover_cursors(history, now);
             for limit in run.windows() {
                 let since = now - (limit.span() + limit.bucket());
-                let sent = self.store.sent_counts(run.lease.destination_id, since, limit.bucket()).await?;
+                let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit.bucket()).await?;
                 run.recall(limit, &sent, now);
             }
         }

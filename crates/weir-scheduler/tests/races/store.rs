@@ -9,10 +9,11 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
+    DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
     activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
+    limit_group::Home,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
@@ -211,7 +212,7 @@ impl Outbox for TestStore {
         Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())
     }
 
-    async fn sent_counts(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<SentCounts> {
+    async fn sent_counts(&self, _: &[DestinationId], _: Timestamp, _: Duration) -> StoreResult<SentCounts> {
         not_called()
     }
 
@@ -337,4 +338,21 @@ impl ReplaySteps for TestStore {
 /// A store that keeps no copies.
 impl Paces for TestStore {}
 
-impl LimitGroups for TestStore {}
+#[async_trait]
+impl LimitGroups for TestStore {
+    async fn limit_groups(&self, _: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {
+        not_called()
+    }
+
+    async fn group_senders(&self, _: LimitGroupId, _: Timestamp) -> StoreResult<Vec<DestinationId>> {
+        not_called()
+    }
+
+    async fn limit_groups_edited_after(&self, _: (Timestamp, LimitGroupId), _: u32) -> StoreResult<Vec<Arc<LimitGroup>>> {
+        not_called()
+    }
+
+    async fn homes_left(&self, _: DestinationId, _: Timestamp, _: &[Home]) -> StoreResult<()> {
+        not_called()
+    }
+}
