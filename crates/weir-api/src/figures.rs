@@ -2,6 +2,8 @@
 //! They differ only in what they know: `/backlog` and `/preview` read one destination anew, with its last send and its answer
 //! times; a sample of the overview has all destinations and counts only what they send.
 
+mod shares;
+
 use std::time::Duration;
 
 use weir_core::{
@@ -15,6 +17,8 @@ use weir_core::{
     stall::Fault,
 };
 use weir_store::StateCounts;
+
+pub(crate) use self::shares::share;
 
 /// A destination that uses at least this share of its limit sends as fast as the limit allows: slots leave out up to
 /// 1 % of a window, and rates are averages that follow a change slowly.
@@ -49,6 +53,8 @@ pub(crate) struct Measured {
     pub(crate) fault: Option<Fault>,
     /// The adaptive pace, if the destination has one.
     pub(crate) pace: Option<Status>,
+    /// What it may send of the rate of its limit group ([`share`]).
+    pub(crate) share: Option<f64>,
 }
 
 /// The figures of a destination.
@@ -73,6 +79,9 @@ pub(crate) struct Figures {
     /// Refusals within the limit.
     pub(crate) refusals: Option<Refusals>,
     pub(crate) pace: Option<Status>,
+    pub(crate) share: Option<f64>,
+    /// The arrivals that go on ([`steady_inflow`]).
+    pub(crate) inflow_per_s: f64,
 }
 
 /// Why a backlog is not sent faster.
@@ -90,6 +99,8 @@ pub(crate) enum Reason {
     Slow,
     /// It sends as fast as its adaptive pace.
     Adaptive,
+    /// It sends its share of its limit group.
+    Group,
     Limit,
     /// Weir itself does not send, or not as fast as it may.
     Fault(Fault),
@@ -105,6 +116,7 @@ impl Reason {
             Self::Ordered => "ordered",
             Self::Slow => "slow",
             Self::Adaptive => "adaptive",
+            Self::Group => "group",
             Self::Limit => "limit",
             Self::Fault(fault) => fault.as_str(),
         }
@@ -140,6 +152,18 @@ impl Measured {
     fn is_at_pace(&self, settings: &Settings) -> bool {
         let below = |per_s: f64| settings.rate_limits.per_second().is_none_or(|limit| per_s < limit);
         self.pace.as_ref().is_some_and(|pace| below(pace.per_s) && self.achieved_per_s >= FULL_USE * pace.per_s)
+    }
+
+    /// Whether its share of the limit group is below its limits and its pace.
+    fn is_bound_by_group(&self, settings: &Settings) -> bool {
+        let own = settings.rate_limits.per_second().unwrap_or(f64::INFINITY);
+        let own = self.pace.as_ref().map_or(own, |pace| pace.per_s.min(own));
+        self.share.is_some_and(|share| share < own)
+    }
+
+    /// Whether it sends its share of the limit group.
+    fn is_at_share(&self, settings: &Settings) -> bool {
+        self.is_bound_by_group(settings) && self.share.is_some_and(|share| self.achieved_per_s >= FULL_USE * share)
     }
 
     fn is_at_limit(&self, settings: &Settings) -> bool {
@@ -184,7 +208,9 @@ impl Measured {
         };
         self.rings.iter().for_each(|ring| limiter.recall(ring.clone()));
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
-        Forecast::new(&limiter, answers, now).paced(self.pace.as_ref().map(|pace| pace.per_s))
+        Forecast::new(&limiter, answers, now)
+            .paced(Bound::Adaptive, self.pace.as_ref().map(|pace| pace.per_s))
+            .paced(Bound::Group, self.share)
     }
 
     /// When the backlog becomes empty, according to the forecast. By a fault of Weir less is sent, and nobody knows when
@@ -237,6 +263,8 @@ impl Figures {
             answer_time: measured.answer_time(settings),
             refusals: measured.refusals,
             pace: measured.pace.clone(),
+            share: measured.share,
+            inflow_per_s: steady_inflow(measured.older_arrivals_per_s, measured.newer_arrivals_per_s),
         }
     }
 }
@@ -256,12 +284,14 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if destination.is(Condition::Held, now) => Some(Reason::Held),
         () if fault.is_some() => fault,
         () if measured.is_at_limit(settings) || measured.has_spent_a_window(now) => Some(Reason::Limit),
+        () if measured.is_at_share(settings) => Some(Reason::Group),
         () if measured.is_at_pace(settings) => Some(Reason::Adaptive),
         () if measured.is_full(settings) => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.
         () if settings.order.is_by_key() => Some(Reason::Ordered),
         () if counts.of(DeliveryState::Pending) == 0 => None,
+        () if measured.is_bound_by_group(settings) => Some(Reason::Group),
         () if measured.pace.is_some() => Some(Reason::Adaptive),
         () => (!settings.rate_limits.is_unlimited()).then_some(Reason::Limit),
     }
@@ -279,7 +309,8 @@ fn drain(
         return measured.drain(forecast);
     }
     // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
-    let is_unbounded = (limits.is_unlimited() && measured.pace.is_none()) || reason == Some(Reason::Slow);
+    let is_unbounded =
+        (limits.is_unlimited() && measured.pace.is_none() && measured.share.is_none()) || reason == Some(Reason::Slow);
     let is_measured = measured.answer_time(&destination.settings).is_some();
     let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && !is_measured);
     let achieved = measured.achieved_per_s;

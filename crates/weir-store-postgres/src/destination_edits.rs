@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{Connection as _, PgConnection};
-use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
+use weir_core::{Destination, DestinationId, RateLimits, Timestamp, activity::Activity};
 use weir_sealing::Keyring;
 use weir_store::{
     Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation,
@@ -14,6 +14,7 @@ use weir_store::{
 use crate::{
     activity::{record, record_creation},
     destination_rows::{COUNT_OF_TENANT, INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
+    limit_groups::{join, leave},
     locks::begin_to_edit,
     paces::FORGET,
     rows::uuid,
@@ -29,7 +30,8 @@ const INSERT_LIMIT_CHANGE: &str =
 
 /// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
 /// lock. An UPDATE alone takes a weaker lock, which does not conflict.
-const LOCK_TO_DELETE: &str = "SELECT updated_at FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
+const LOCK_TO_DELETE: &str =
+    "SELECT updated_at, limit_group FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
 
@@ -48,16 +50,18 @@ const CANCEL_WAITING: &str = sql!(
     "UPDATE deliveries SET state = {cancelled}, updated_at = $1 WHERE destination_id = $2 AND state IN ({waiting})"
 );
 
-async fn record_limits(
+/// Limits of a destination, or of a limit group.
+pub(crate) async fn record_limits(
     connection: &mut PgConnection,
-    destination: &Destination,
+    id: &[u8; 16],
+    limits: &RateLimits,
     at: Timestamp,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(INSERT_LIMIT_CHANGE)
-        .bind(uuid(destination.id.as_bytes()))
+        .bind(uuid(id))
         .bind(at.as_nanos())
-        .bind(limits_json(&destination.settings.rate_limits))
-        .bind(interval_code(&destination.settings.rate_limits))
+        .bind(limits_json(limits))
+        .bind(interval_code(limits))
         .execute(connection)
         .await
         .map(drop)
@@ -67,19 +71,23 @@ async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<O
     sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
 }
 
-/// Inserts a new destination in a transaction that has the lock of its tenant.
+/// Inserts a new destination in a transaction that has the lock of its tenant. `None`: it may not join its group.
 async fn insert(
     connection: &mut PgConnection,
     destination: &Destination,
     keyring: &Keyring,
-) -> Result<Arc<Destination>, sqlx::Error> {
+) -> Result<Option<Arc<Destination>>, sqlx::Error> {
+    if !join(connection, destination, destination.created_at).await? {
+        return Ok(None);
+    }
     write_destination(INSERT, destination, keyring)?
         .bind(destination.settings.tenant.clone())
         .bind(destination.created_at.as_nanos())
         .execute(&mut *connection)
         .await?;
-    record_limits(connection, destination, destination.created_at).await?;
-    Ok(Arc::new(destination.clone()))
+    let limits = &destination.settings.rate_limits;
+    record_limits(connection, destination.id.as_bytes(), limits, destination.created_at).await?;
+    Ok(Some(Arc::new(destination.clone())))
 }
 
 /// Whether the tenant of a new destination has `most` or more. The transaction has the tenant's lock.
@@ -105,7 +113,10 @@ pub(crate) async fn create(
         transaction.rollback().await?;
         return Ok(Created::Full);
     }
-    let created = insert(&mut transaction, destination, keyring).await?;
+    let Some(created) = insert(&mut transaction, destination, keyring).await? else {
+        transaction.rollback().await?;
+        return Ok(Created::Full);
+    };
     transaction.commit().await?;
     Ok(Created::New(created))
 }
@@ -129,7 +140,10 @@ pub(crate) async fn create_named(
         transaction.rollback().await?;
         return Ok(NamedCreation::Full);
     }
-    let created = insert(&mut transaction, destination, keyring).await?;
+    let Some(created) = insert(&mut transaction, destination, keyring).await? else {
+        transaction.rollback().await?;
+        return Ok(NamedCreation::Full);
+    };
     record(&mut transaction, activity).await?;
     transaction.commit().await?;
     Ok(NamedCreation::New(created))
@@ -155,9 +169,17 @@ pub(crate) async fn patch(
         transaction.rollback().await?;
         return Ok(Created::Before(before));
     }
+    if changed.settings.limit_group != current.settings.limit_group {
+        leave(&mut transaction, current.id, current.settings.limit_group, changed.updated_at).await?;
+        if !join(&mut transaction, &changed, changed.updated_at).await? {
+            transaction.rollback().await?;
+            return Ok(none);
+        }
+    }
     // The audit judges each send by the limits that applied when it started.
     if changed.settings.rate_limits != current.settings.rate_limits {
-        record_limits(&mut transaction, &changed, changed.updated_at).await?;
+        let limits = &changed.settings.rate_limits;
+        record_limits(&mut transaction, changed.id.as_bytes(), limits, changed.updated_at).await?;
     }
     write_destination(UPDATE, &changed, keyring)?.execute(&mut *transaction).await?;
     transaction.commit().await?;
@@ -184,12 +206,14 @@ pub(crate) async fn delete(
     let current = sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?;
     let refusal = match current {
         None => Some(Deletion::Missing),
-        Some(current) => (!deletion.applies_to(current.time(0)?)).then_some(Deletion::Changed),
+        Some(ref current) => (!deletion.applies_to(current.time(0)?)).then_some(Deletion::Changed),
     };
     if let Some(refusal) = refusal {
         transaction.rollback().await?;
         return Ok(refusal);
     }
+    let group = current.map(|current| current.optionally_parsed(1, "a limit group", |text| text.parse().ok()));
+    leave(&mut transaction, deletion.id, group.transpose()?.flatten(), now).await?;
     // Later events do not find the destination. The deliveries that came meanwhile are cancelled with it.
     sqlx::query(TOMBSTONE).bind(now.as_nanos()).bind(id).execute(&mut *transaction).await?;
     sqlx::query(FORGET).bind(id).execute(&mut *transaction).await?;

@@ -71,8 +71,8 @@ impl Outbox for PostgresStore {
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
-    async fn sent_counts(&self, id: DestinationId, since: Timestamp, bucket: Duration) -> StoreResult<SentCounts> {
-        let query = sqlx::query(SENT_COUNTS).bind(uuid(id.as_bytes())).bind(bucket.as_nanos() as i64);
+    async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, bucket: Duration) -> StoreResult<SentCounts> {
+        let query = sqlx::query(SENT_COUNTS).bind(column(ids, |id| uuid(id.as_bytes()))).bind(bucket.as_nanos() as i64);
         let found = self.read(query.bind(since.as_nanos()), |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
         Ok(rows::sent_counts(found))
     }
@@ -189,10 +189,10 @@ FROM unnest($1::uuid[]) AS r (id)"};
 /// One statement, so that a send is recorded or its claim is outstanding.
 pub(crate) const SENT_COUNTS: &str = sql! {"
 SELECT sent_at / $2 + 1, count(*) FROM attempts
-    WHERE destination_id = $1 AND sent_at IS NOT NULL AND sent_at > $3 GROUP BY 1
-UNION ALL SELECT -1, count(*) FROM deliveries WHERE destination_id = $1 AND state = {delivering}
+    WHERE destination_id = ANY($1) AND sent_at IS NOT NULL AND sent_at > $3 GROUP BY 1
+UNION ALL SELECT -1, count(*) FROM deliveries WHERE destination_id = ANY($1) AND state = {delivering}
 UNION ALL SELECT -2, (SELECT m.sends_until FROM restored m WHERE m.single AND m.sends_until > $3
-    AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = $1))"};
+    AND m.sends_until >= (SELECT min(t.created_at) FROM destinations t WHERE t.id = ANY($1)))"};
 
 const MARK_RESTORED: &str = "
 INSERT INTO restored (sends_until) VALUES ($1) ON CONFLICT (single) DO UPDATE SET sends_until = excluded.sends_until";

@@ -64,6 +64,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "event types",
         sql: include_str!("../../../migrations/postgres/0035_event_types.sql"),
     },
+    migration(36, "limit groups", include_str!("../../../migrations/postgres/0036_limit_groups.sql")),
 ]);
 
 fn migrator() -> Migrator {
@@ -244,6 +245,7 @@ mod tests {
         (33, r#"UPDATE destinations SET event_filter = '{"/a":1}'; UPDATE events SET filtered = 2"#),
         (34, r#"UPDATE destinations SET adaptive = '{"min_per_s":1.0,"max_per_s":null,"latency":true}'"#),
         (35, "SELECT 1"),
+        (36, "SELECT 1"),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
+use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, activity::Activity};
 use weir_sealing::Keyring;
 use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
@@ -36,7 +36,7 @@ impl Destinations for SqliteStore {
         destination: Destination,
         creation: Creation,
     ) -> StoreResult<Created<Arc<Destination>>> {
-        self.edit(Durable::Yes, move |transaction| match transaction.is_full(&destination) {
+        self.edit(Durable::Yes, move |transaction| match transaction.is_full(&destination)? {
             true => Ok(transaction.stored_answer(&creation)?.map_or(Created::Full, Created::Before)),
             false => transaction.create_once(&creation, |this| this.create_destination(&destination)),
         })
@@ -175,20 +175,20 @@ pub(crate) const NAMED: &str = "
 SELECT id FROM destinations INDEXED BY destinations_by_name
 WHERE tenant = ? AND name = ? AND deleted_at IS NULL LIMIT 2";
 
-const LIMIT_CHANGES: &str =
+pub(crate) const LIMIT_CHANGES: &str =
     "SELECT at, rate_limits, min_interval_ms FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
 const INSERT: &str = concat!(
     "INSERT INTO destinations (",
     edited_columns!(),
     ", tenant, created_at, id)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 );
 
 const UPDATE: &str = concat!(
     "UPDATE destinations SET (",
     edited_columns!(),
-    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     WHERE id = ? AND deleted_at IS NULL"
 );
 
@@ -231,15 +231,17 @@ impl Transaction<'_, '_> {
         values.text(&destination.settings.tenant).int(destination.created_at.as_nanos());
         values.blob(destination.id.as_bytes());
         execute(self.connection, INSERT, &values)?;
-        self.record_limits(destination, destination.created_at)?;
+        self.record_limits(destination.id.as_bytes(), &destination.settings.rate_limits, destination.created_at)?;
+        self.join(destination, destination.created_at)?;
         let destination = Arc::new(destination.clone());
         self.destinations.set(destination.id, Some(Arc::clone(&destination)));
         Ok(destination)
     }
 
-    /// Whether the tenant of a new destination has as many as it may.
-    fn is_full(&self, destination: &Destination) -> bool {
-        self.destinations.of_tenant(&destination.settings.tenant) >= self.limits.of_tenant
+    /// Whether the tenant of a new destination has as many as it may, or its limit group.
+    fn is_full(&self, destination: &Destination) -> Result<bool> {
+        Ok(self.destinations.of_tenant(&destination.settings.tenant) >= self.limits.of_tenant
+            || !self.may_join(destination)?)
     }
 
     fn create_named_destination(&mut self, destination: &Destination) -> Result<NamedCreation> {
@@ -248,23 +250,20 @@ impl Transaction<'_, '_> {
         if !query(self.connection, NAMED, &values, |_| Ok(()))?.is_empty() {
             return Ok(NamedCreation::Taken);
         }
-        if self.is_full(destination) {
+        if self.is_full(destination)? {
             return Ok(NamedCreation::Full);
         }
         self.create_destination(destination).map(NamedCreation::New)
     }
 
-    fn record_limits(&mut self, destination: &Destination, at: Timestamp) -> Result<()> {
+    /// Limits of a destination, or of a limit group.
+    pub(crate) fn record_limits(&mut self, id: &[u8; 16], limits: &RateLimits, at: Timestamp) -> Result<()> {
         let mut values = Values::default();
-        values
-            .blob(destination.id.as_bytes())
-            .int(at.as_nanos())
-            .owned_text(limits_json(&destination.settings.rate_limits))
-            .optional_int(interval_code(&destination.settings.rate_limits));
+        values.blob(id).int(at.as_nanos()).owned_text(limits_json(limits)).optional_int(interval_code(limits));
         execute(self.connection, INSERT_LIMIT_CHANGE, &values).map(drop)
     }
 
-    fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
+    pub(crate) fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
         let mut values = edited_values(&destination, self.keyring)?;
         values.blob(destination.id.as_bytes());
         execute(self.connection, UPDATE, &values)?;
@@ -280,10 +279,18 @@ impl Transaction<'_, '_> {
     ) -> Result<Created<Option<Arc<Destination>>>> {
         let Some(current) = self.destinations.get(patch.id) else { return Ok(Created::New(None)) };
         let Some(edited) = patch.applied_to(&current) else { return Ok(Created::New(None)) };
+        let moves = edited.settings.limit_group != current.settings.limit_group;
+        if moves && !self.may_join(&edited)? {
+            return Ok(Created::New(None));
+        }
         self.create_once(creation, |this| {
+            if moves {
+                this.leave(&current, patch.now)?;
+                this.join(&edited, patch.now)?;
+            }
             // The audit judges each send by the limits that applied when it started.
             if edited.settings.rate_limits != current.settings.rate_limits {
-                this.record_limits(&edited, patch.now)?;
+                this.record_limits(edited.id.as_bytes(), &edited.settings.rate_limits, patch.now)?;
             }
             this.update_destination(edited).map(Some)
         })
@@ -332,6 +339,7 @@ impl Transaction<'_, '_> {
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, TOMBSTONE, &values)?;
         execute(self.connection, FORGET, &Values::id(id.as_bytes()))?;
+        self.leave(&current, now)?;
         // In the same transaction, so that no delivery waits at a deleted destination.
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());

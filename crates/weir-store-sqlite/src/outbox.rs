@@ -4,6 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
 use rusqlite::Row;
+use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
@@ -74,11 +75,20 @@ impl Outbox for SqliteStore {
         Ok(histories)
     }
 
-    async fn sent_counts(&self, id: DestinationId, since: Timestamp, bucket: Duration) -> StoreResult<SentCounts> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes()).int(bucket.as_nanos() as i64).int(since.as_nanos());
-        let found = fetch(&self.readers, SENT_COUNTS, values, |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
-        Ok(rows::sent_counts(found))
+    async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, bucket: Duration) -> StoreResult<SentCounts> {
+        let mut counts = Vec::new();
+        for part in ids.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(size + 3);
+            for id in part {
+                values.blob(id.as_bytes());
+            }
+            values.nulls(size - part.len());
+            values.int(bucket.as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
+            let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
+            counts.extend(fetch(&self.readers, SENT_COUNTS.sql(size), values, read).await?);
+        }
+        Ok(rows::sent_counts(counts))
     }
 
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
@@ -152,14 +162,19 @@ pub(crate) static SEND_HISTORY: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// One statement, so that a send is recorded or its claim is outstanding. In the order of buckets, by the index.
-pub(crate) const SENT_COUNTS: &str = sql! {"
-SELECT sent_at / ?2 + 1, count(*) FROM attempts INDEXED BY attempts_of_destination
-    WHERE destination_id = ?1 AND sent_at IS NOT NULL AND sent_at > ?3 GROUP BY 1
-UNION ALL SELECT -1, count(*) FROM deliveries INDEXED BY deliveries_claimed
-    WHERE destination_id = ?1 AND state = {delivering}
-UNION ALL SELECT -2, (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
-    WHERE t.id = ?1 AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ?3)"};
+/// One statement, so that a send is recorded or its claim is outstanding.
+pub(crate) static SENT_COUNTS: Batch = Batch::new(
+    "WITH r (id) AS (VALUES ",
+    "(?)",
+    ",",
+    sql! {")
+SELECT sent_at / ? + 1, count(*) FROM r CROSS JOIN attempts INDEXED BY attempts_of_destination
+    WHERE destination_id = r.id AND sent_at IS NOT NULL AND sent_at > ? GROUP BY 1
+UNION ALL SELECT -1, count(*) FROM r CROSS JOIN deliveries INDEXED BY deliveries_claimed
+    WHERE destination_id = r.id AND state = {delivering}
+UNION ALL SELECT -2, (SELECT m.sends_until FROM r CROSS JOIN destinations t CROSS JOIN restored m
+    WHERE t.id = r.id AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ? LIMIT 1)"},
+);
 
 const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 

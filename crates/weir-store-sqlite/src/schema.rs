@@ -38,6 +38,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "event types",
         sql: include_str!("../../../migrations/sqlite/0035_event_types.sql"),
     },
+    migration(36, "limit groups", include_str!("../../../migrations/sqlite/0036_limit_groups.sql")),
 ]);
 
 fn migrator() -> Migrator {

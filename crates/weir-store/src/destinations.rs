@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{
     Condition, DeliveryState, Destination, DestinationId, RateLimits, Timestamp, access::TenantScope,
-    activity::Activity, breaker::Breaker, destination::Settings,
+    activity::Activity, breaker::Breaker, destination::Settings, limit_group::Home,
 };
 
-use crate::{Created, Creation, DestinationLimits, Page, PageRequest, StateCounts, StoreResult};
+use crate::{Created, Creation, DestinationLimits, MAX_LEFT_HOMES, Page, PageRequest, StateCounts, StoreResult};
 
 /// An edit: the new settings in full, applied only if the destination still has `expected_updated_at`.
 #[derive(Debug, Clone)]
@@ -31,7 +31,8 @@ impl DestinationPatch {
     /// The edited destination; `None` if it was edited meanwhile, or its secrets cannot be read. Its breaker closes if the
     /// edit may have fixed the problem (another URL or way out, another breaker policy, or a resume), or if
     /// [`Self::closes_breaker`] is set. Its hold
-    /// is lifted by another URL, by a resume, and if [`Self::lifts_hold`] is set.
+    /// is lifted by another URL, by a resume, and if [`Self::lifts_hold`] is set. Also `None` if it has left
+    /// [`MAX_LEFT_HOMES`].
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
         if current.updated_at != self.expected_updated_at || current.unreadable.is_some() {
             return None;
@@ -49,6 +50,15 @@ impl DestinationPatch {
             // Later than the last one, even if the clocks of two processes differ.
             let last = current.released_at.map(|last| last + Duration::from_micros(1));
             edited.released_at = Some(self.made_at).max(last);
+        }
+        // Its old home may grant until it is closed. A home in the list was left: its cursors do not know later sends.
+        if before.limit_group != after.limit_group {
+            let left = Home::from(before.limit_group);
+            edited.left_homes.retain(|home| *home != left);
+            edited.left_homes.push(left);
+        }
+        if edited.left_homes.len() > MAX_LEFT_HOMES {
+            return None;
         }
         // The reason ends with the pause.
         if !edited.settings.paused {
@@ -253,7 +263,7 @@ pub enum NamedCreation {
     New(Arc<Destination>),
     /// A destination of the tenant has the name.
     Taken,
-    /// The tenant has as many destinations as it may.
+    /// The tenant has as many destinations as it may, or the destination may not join its limit group.
     Full,
 }
 
@@ -268,7 +278,8 @@ pub trait Destinations: Send + Sync {
     /// Sets the limits of destinations for later creations and events.
     fn limit_destinations(&self, limits: DestinationLimits);
 
-    /// Stores a new destination and its initial limits, unless its tenant has reached its limit of destinations.
+    /// Stores a new destination and its initial limits, unless its tenant has reached its limit of destinations, or it may
+    /// not join its limit group: then the answer is [`Created::Full`] too.
     async fn create_destination(
         &self,
         destination: Destination,
@@ -301,7 +312,7 @@ pub trait Destinations: Send + Sync {
     ) -> StoreResult<Page<Arc<Destination>>>;
 
     /// Applies an edit and records changed limits. Resuming a paused destination clears `paused_reason`. `None` if the
-    /// destination is deleted or was edited meanwhile; then no answer is stored.
+    /// destination is deleted or was edited meanwhile, or may not join its limit group; then no answer is stored.
     async fn patch_destination(
         &self,
         patch: DestinationPatch,

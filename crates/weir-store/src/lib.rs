@@ -25,7 +25,7 @@
 //! # Files
 //!
 //! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `event_types`, `fast_path`, `history`,
-//! `ingest`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
+//! `ingest`, `limit_groups`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
 //! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
 //! replica may answer.
@@ -99,7 +99,10 @@ pub use history::{
     DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
 };
 pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
-pub use limit_groups::LimitGroups;
+pub use limit_groups::{
+    GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, MAX_LEFT_HOMES, Membership, joins,
+    page_of_groups, tenant_code,
+};
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
@@ -159,7 +162,7 @@ bundles! {
     AlertStore: Alerting + Destinations + Ingest + Paces + RefusalStore;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
-        + DeadLetterStore + ApiKeys + Counters + EventTypes + Replays + Shedding;
+        + DeadLetterStore + ApiKeys + Counters + EventTypes + LimitGroupEdits + Replays + Shedding;
 }
 
 /// A store, shared.

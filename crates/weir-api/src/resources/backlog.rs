@@ -97,8 +97,17 @@ pub(crate) async fn measure_sends(
         answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
         fault: api.live.stalls().fault_of(id, now),
         pace: pace_of(api, destination).await?,
+        share: share_of(api, destination).await?,
         ..Measured::default()
     })
+}
+
+/// The share of a member of a limit group, from the sample that has all members.
+async fn share_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<f64>> {
+    if destination.settings.limit_group.is_none() {
+        return Ok(None);
+    }
+    Ok(api.live.sample().await?.row(destination.id).and_then(|row| row.figures.share))
 }
 
 /// What is recorded for those of these limits that have the window shape.
@@ -110,7 +119,7 @@ pub(crate) async fn rings(
 ) -> ApiResult<Vec<Ring>> {
     let mut rings = Vec::new();
     for limit in limits.of_shape(Shape::Window) {
-        let sent = api.store.sent_counts(id, now - (limit.span() + limit.bucket()), limit.bucket()).await?;
+        let sent = api.store.sent_counts(&[id], now - (limit.span() + limit.bucket()), limit.bucket()).await?;
         // Claims wait for their slots, and are counted with what waits.
         rings.push(SentCounts { claimed: 0, ..sent }.ring(*limit, now, now));
     }

@@ -52,6 +52,24 @@ fn at<T: Copy>(all: &[T], code: i64) -> Option<T> {
 /// space the sends evenly, and not know what others have sent in the window.
 const WINDOW: &str = "window ";
 
+/// The member of a JSON object that has the limits of a destination with a limit group, or with homes that may still grant.
+/// A program of an earlier version refuses an object: it would send beside the group.
+const GROUPED: &str = "grouped";
+
+/// The limits of a destination, as [`limits_json`] or under [`GROUPED`].
+pub(super) fn destination_limits_json(limits: &RateLimits, is_grouped: bool) -> String {
+    let json = limits_json(limits);
+    if is_grouped { format!("{{\"{GROUPED}\":{json}}}") } else { json }
+}
+
+/// The limits of [`destination_limits_json`].
+pub(super) fn destination_limits(text: &str) -> Option<RateLimits> {
+    match text.starts_with('{') {
+        true => limits(&serde_json::from_str::<Value>(text).ok()?[GROUPED].to_string()),
+        false => limits(text),
+    }
+}
+
 /// The limits of periods as a JSON array of `{"limit", "period", "burst"}`, with `"margin_ms"` unless it is 0.
 pub fn limits_json(limits: &RateLimits) -> String {
     let limit = |limit: &RateLimit| {

@@ -13,7 +13,10 @@ use weir_core::{
 use weir_queue::Terms;
 use weir_store::{Created, Creation, DestinationPatch};
 
-use super::{check_readable, etag, find};
+use super::{
+    check_readable, etag, find,
+    limit_group::{check_may_leave, check_may_move},
+};
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, ProblemKind},
@@ -109,6 +112,9 @@ pub(crate) async fn commit(
     check_may_change(caller, &current.settings.tenant)?;
     check_may_replace(caller, &current.settings.signing.secret, &settings.signing.secret)?;
     check_may_route(caller, &current.settings.egress.proxy, &settings.egress.proxy)?;
+    let groups = (current.settings.limit_group, settings.limit_group);
+    check_may_move(api, caller, groups, &current.settings.tenant).await?;
+    check_may_leave(current, groups)?;
     let changes_settings = settings != current.settings;
     let made_at = api.clock.now();
     let patch = DestinationPatch {
@@ -157,7 +163,7 @@ pub(super) fn check_may_route(caller: &Caller, current: &ProxyChoice, edited: &P
 }
 
 /// Whoever edits a destination of operators could read the alerts of all tenants, so this needs the role `admin`.
-pub(super) fn check_may_change(caller: &Caller, tenant: &str) -> ApiResult<()> {
+pub(crate) fn check_may_change(caller: &Caller, tenant: &str) -> ApiResult<()> {
     caller.check_sees(tenant)?;
     if tenant != ALL_TENANTS {
         return Ok(());

@@ -147,8 +147,8 @@ impl Context<'_> {
             body,
             egress,
             signing,
-            limit_group: self.current.and_then(|current| current.limit_group),
-            weight: self.current.map_or(DEFAULT_WEIGHT, |current| current.weight),
+            limit_group: request.limit_group.map(|id| id.0),
+            weight: request.weight.and_then(|weight| u16::try_from(weight).ok()).unwrap_or(DEFAULT_WEIGHT),
             paused: request.paused.unwrap_or(false),
         })
     }

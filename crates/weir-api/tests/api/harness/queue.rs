@@ -18,6 +18,7 @@ use weir_queue::{
 pub(crate) struct RecordingQueue {
     wakes: Mutex<Vec<Wake>>,
     edits: Mutex<Vec<TermsChange>>,
+    group_edits: Mutex<Vec<Arc<LimitGroup>>>,
     condition: Mutex<Condition>,
     paces: Mutex<HashMap<DestinationId, Status>>,
 }
@@ -45,6 +46,11 @@ impl RecordingQueue {
     /// The edits announced since the last call.
     pub(crate) fn edited(&self) -> Vec<TermsChange> {
         std::mem::take(&mut self.edits.lock().unwrap())
+    }
+
+    /// The edits of limit groups announced since the last call.
+    pub(crate) fn edited_groups(&self) -> Vec<Arc<LimitGroup>> {
+        std::mem::take(&mut self.group_edits.lock().unwrap())
     }
 
     /// Lets a destination have this pace.
@@ -100,7 +106,8 @@ impl Schedule for RecordingQueue {
         self.answer().await
     }
 
-    async fn edited_groups(&self, _: &[Arc<LimitGroup>]) -> QueueResult<()> {
+    async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()> {
+        self.group_edits.lock().unwrap().extend_from_slice(edits);
         self.answer().await
     }
 
