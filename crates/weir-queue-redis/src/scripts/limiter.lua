@@ -209,6 +209,37 @@ local function give_back(limiter, start, at)
   end
 end
 
+-- Slots under several budgets, a list of limiters: `weir_core::budget`. A slot has one start, the latest of what each
+-- allows. From that time on each grants exactly this start.
+local function next_start_in(budgets, at)
+  for _, limiter in ipairs(budgets) do
+    at = next_start(limiter, at)
+  end
+  return at
+end
+
+-- Takes a slot from all of them. It is as narrow as the narrowest.
+local function take_slot_in(budgets, at, needed)
+  local slot_start, slot_end = next_start_in(budgets, at)
+  for _, limiter in ipairs(budgets) do
+    local _, ends = take_slot(limiter, slot_start, needed)
+    slot_end = math.min(slot_end or ends, ends)
+  end
+  return slot_start, slot_end
+end
+
+-- Gives a slot back in all of them or in none. Without a limit there is nothing to give back.
+local function give_back_in(budgets, slot_start, at)
+  for _, limiter in ipairs(#budgets > 1 and budgets or {}) do
+    if (#limiter.cursors > 0 or limiter.interval) and not cursors_before(limiter, slot_start) then
+      return
+    end
+  end
+  for _, limiter in ipairs(budgets) do
+    give_back(limiter, slot_start, at)
+  end
+end
+
 -- The pace of an adaptive destination: { not_before, spacing, window, generation, state, last_start, before_last,
 -- granted, was_full, reports }. A cursor of its own beside those of the limits, so that it can only delay; a run computes the first five.
 local function next_of_pace(pace)
@@ -360,11 +391,11 @@ local function read_limits()
   return limits
 end
 
--- The terms of a destination: the settings that decide whether a slot is granted.
+-- The terms of a destination: the settings that decide whether a slot is granted. Those of a group name itself.
 local function read_terms()
   return {
     version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
-    released_at = number(), limits = read_limits(), is_adaptive = number() == 1,
+    released_at = number(), limits = read_limits(), is_adaptive = number() == 1, group = text(), weight = number(),
   }
 end
 
@@ -406,7 +437,7 @@ local function most_outstanding(job)
   return job.pace and math.min(most, job.pace.window) or most
 end
 
-local function follow_terms(job, terms)
+local function follow_terms(id, job, terms)
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
   if job.cursors then
     reconfigure(job.cursors, terms.limits)
@@ -415,4 +446,10 @@ local function follow_terms(job, terms)
     job.pace = nil
   end
   follow_hold(job, terms)
+  if terms.group == id then
+    job.is_group = true
+  else
+    regroup(id, job, terms.group ~= '' and terms.group or nil)
+    job.weight = terms.weight
+  end
 end

@@ -52,16 +52,34 @@ local function put_in_flight(id, job, permits, scored)
   redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
 end
 
+-- The same in the sets of the group.
+local function put_in_flight_there(id, job, permits, scored)
+  local names, scored_names = names_in_group(id, permits), {}
+  for index, name in ipairs(names) do
+    scored_names[2 * index - 1], scored_names[2 * index] = scored[2 * index - 1], name
+  end
+  put_in_flight(job.group, group_of(id, job), names, scored_names)
+end
+
+-- How many permits of the group may be put in flight.
+local function room_in_group(id, group)
+  if group.held_until > now + GRANT_AHEAD then
+    return math.huge
+  end
+  local room = most_outstanding(group) - redis.call('ZCARD', in_flight_of(id))
+  return room > 0 and room or most_outstanding(group) - count_valid(in_flight_of(id))
+end
+
 -- The two numbers of a permit's answer. The pace of an adaptive destination can only delay its slot.
-local function take(job)
+local function take(job, budgets)
   local from = job.pace and math.max(usable_from, next_of_pace(job.pace)) or usable_from
-  local start = next_start(job.cursors, from)
+  local start = next_start_in(budgets, from)
   if start > now + SLOT_HORIZON then
     return 0, 0
   elseif start > now + GRANT_AHEAD then
     return start, 0
   end
-  return take_slot(job.cursors, from, needed_width)
+  return take_slot_in(budgets, start, needed_width)
 end
 
 local answer, paced = { generation }, {}
@@ -80,7 +98,13 @@ end
 local function grant_all(requests)
   local id = requests.id
   local job = load_job(id)
+  local group = group_of(id, job)
   local queued, in_flight = expiries(requests)
+  local budgets = { job.cursors, group and group.cursors }
+  local room_there = math.huge
+  if group then
+    room_there = room_in_group(job.group, group)
+  end
   -- The room below the maximum. Every grant of this call takes a part of it.
   local most = most_outstanding(job)
   -- During a hold a permit waits for its slot, not for room, and nothing can be granted.
@@ -96,7 +120,8 @@ local function grant_all(requests)
     local slot_start, slot_end = 0, 0
     -- A permit in flight asks again after a missed slot, and has its room already.
     local may_send = expires > now and not job.suspended and job.cursors
-    if may_send and queued_score and sending >= most then
+      and (not group or group.cursors and not group.suspended)
+    if may_send and queued_score and (sending >= most or room_there <= 0) then
       slot_start = -1
       if job.pace and sending >= job.pace.window then
         job.pace.was_full = true
@@ -106,14 +131,14 @@ local function grant_all(requests)
         job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end
       -- While the missed slot is the last one, its spacing is given back first.
-      give_back(job.cursors, requests.missed[index], now)
+      give_back_in(budgets, requests.missed[index], now)
       if job.pace and job.pace.last_start == requests.missed[index] then
         job.pace.last_start = job.pace.before_last or 0
       end
-      slot_start, slot_end = take(job)
+      slot_start, slot_end = take(job, budgets)
       -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then
-        sending = sending + 1
+        sending, room_there = sending + 1, room_there - 1
         granted[#granted + 1] = permit
         scored[#scored + 1] = queued_score
         scored[#scored + 1] = permit
@@ -128,6 +153,9 @@ local function grant_all(requests)
   end
   if #granted > 0 then
     put_in_flight(id, job, granted, scored)
+    if group then
+      put_in_flight_there(id, job, granted, scored)
+    end
   end
   save_job(id, job)
 end
@@ -135,6 +163,7 @@ end
 for _, requests in ipairs(read_requests()) do
   grant_all(requests)
 end
+save_groups()
 for _, part in ipairs(paced) do
   answer[#answer + 1] = part
 end

@@ -50,6 +50,15 @@ impl Members {
         subject.queue.edited_groups(&[Arc::new(self.group.clone())]).await.expect("edit");
     }
 
+    /// Wakes members, as a process does that has read their destinations.
+    async fn wake(&self, subject: &Subject, ids: impl IntoIterator<Item = DestinationId>) {
+        let wake = |destination_id| {
+            subject.queue.learn_group(destination_id, Some(GROUP));
+            Wake { destination_id, due: subject.clock.now() }
+        };
+        subject.queue.wake(&ids.into_iter().map(wake).collect::<Vec<_>>()).await.expect("wake");
+    }
+
     /// Publishes what the turn of a run allows, and no more than waits. A run that finds its group unknown publishes
     /// nothing. Returns how much it has published.
     async fn run(&self, subject: &Subject, lease: JobLease, waiting: u32) -> u32 {
@@ -86,8 +95,7 @@ impl Members {
     /// Runs the jobs of these destinations until so much of each is published.
     async fn publish(&self, subject: &Subject, of: &[(u8, u32)]) {
         let mut waiting: BTreeMap<_, _> = of.iter().map(|&(number, count)| (destination(number), count)).collect();
-        let wake = |id: &DestinationId| Wake { destination_id: *id, due: subject.clock.now() };
-        subject.queue.wake(&waiting.keys().map(wake).collect::<Vec<_>>()).await.expect("wake");
+        self.wake(subject, waiting.keys().copied()).await;
         while waiting.values().any(|count| *count > 0) {
             for lease in subject.claim_for(SOON).await {
                 let id = lease.destination_id;
@@ -162,7 +170,7 @@ pub async fn a_lowered_limit_of_a_group_applies_to_outstanding_permits(subject: 
 pub async fn a_run_that_has_read_old_terms_of_its_group_publishes_nothing(subject: Subject) {
     let mut members = Members::two(per_second(100));
     members.publish(&subject, &[(1, 1)]).await;
-    subject.queue.wake(&[Wake { destination_id: destination(1), due: subject.clock.now() }]).await.expect("wake");
+    members.wake(&subject, [destination(1)]).await;
     let lease = subject.claim().await;
     let read = GroupRun { terms: Arc::new(members.group.clone()), recovered: None };
     members.edit(&subject, per_second(10)).await;
@@ -217,8 +225,7 @@ pub async fn turns_are_divided_by_weight(subject: Subject) {
     let own = RateLimits::UNLIMITED;
     let members = Members::new(per_second(200), &[(own.clone(), 1), (own, 3)]);
     let mut published = BTreeMap::from([(destination(1), 0), (destination(2), 0)]);
-    let wakes = published.keys().map(|&destination_id| Wake { destination_id, due: subject.clock.now() });
-    subject.queue.wake(&wakes.collect::<Vec<_>>()).await.expect("wake");
+    members.wake(&subject, published.keys().copied()).await;
     while published.values().sum::<u32>() < 120 {
         for lease in subject.claim_for(SOON).await {
             let id = lease.destination_id;
@@ -237,8 +244,7 @@ pub async fn turns_are_divided_by_weight(subject: Subject) {
 
 pub async fn no_more_permits_are_queued_under_a_group_than_its_rate(subject: Subject) {
     let members = Members::new(per_second(2), &vec![(RateLimits::UNLIMITED, 1); 6]);
-    let wakes = members.of.keys().map(|&destination_id| Wake { destination_id, due: subject.clock.now() });
-    subject.queue.wake(&wakes.collect::<Vec<_>>()).await.expect("wake");
+    members.wake(&subject, members.of.keys().copied()).await;
     let until = subject.clock.now() + Duration::from_secs(2);
     let mut published = 0;
     // No permit gets a slot: after the first runs nothing is due any more, or runs find nothing that they may publish.
