@@ -105,7 +105,7 @@ local function claim_group(id, group, due)
       local job = flow.job
       job.turn.left, job.run_since = flow.count, run_since
       group.promised = group.promised or {}
-      group.promised[flow.id] = { flow.count, now + lease_for }
+      group.promised[flow.id] = { flow.count, now, lease_for }
       group.preparation = smoothed(group.preparation, job.preparation)
       lend(flow.id, job, due, turn_of(flow.id, job, flow.count))
     end

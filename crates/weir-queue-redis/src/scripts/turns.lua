@@ -6,11 +6,12 @@
 -- A job that has, or had, a turn keeps it: turn = { at = its virtual time, left = how many more permits the run may
 -- publish }.
 
--- Permits that runs under way may still publish. Runs that have died publish none.
+-- Permits that runs under way may still publish. Runs that have died publish none. A promise is { permits, since when, for
+-- how long }; one from the future was made while the clock was wrong.
 local function promised_by(group)
   local promised = 0
   for id, promise in pairs(group.promised or {}) do
-    if promise[2] <= now then
+    if now < promise[2] or now >= promise[2] + promise[3] then
       group.promised[id] = nil
     else
       promised = promised + promise[1]
@@ -21,14 +22,14 @@ end
 
 -- Permits and promises that take slots of the group before any other.
 local function others_in(id, group)
-  return redis.call('ZCARD', queued_of(id)) + promised_by(group)
+  return count_valid(queued_of(id)) + promised_by(group)
 end
 
 -- Makes the entry of a group due for its next free slot: CADENCE after its last claim, or sooner where turns were left.
 local function call_group(id, group, sooner)
   local due = group.cursors and due_for_next_slot(group, others_in(id, group), now) or now
   if not sooner then
-    due = math.max(due, (group.ran or 0) + CADENCE)
+    due = math.max(due, math.min(group.ran or 0, now) + CADENCE)
   end
   local is_scheduled = group.phase == 'scheduled' and redis.call('ZSCORE', SCHEDULE, id)
   if not is_scheduled or (due < group.due and (sooner or not group.on_settle)) then
