@@ -44,7 +44,8 @@ const GUIDES: [(&str, &str); 17] = documents![
     "docs/guides/activity.md",
     "docs/guides/filters.md",
     "docs/guides/private-receivers.md",
-    "docs/guides/adaptive.md"
+    "docs/guides/adaptive.md",
+    "docs/guides/budgets.md"
 ];
 
 /// The blocks that are not run: the document, a piece of the block, and why.
