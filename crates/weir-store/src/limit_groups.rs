@@ -69,7 +69,7 @@ pub trait LimitGroups: Send + Sync {
     async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>>;
 
     /// The destinations whose sends may count in a window of the group that begins at `since` or later: all that were
-    /// members at any time since then, deleted ones included. Each may be there more than once.
+    /// members at any time since then, deleted ones included. Each is there once.
     async fn group_senders(&self, id: LimitGroupId, since: Timestamp) -> StoreResult<Vec<DestinationId>>;
 
     /// At most `limit` groups whose last edit is after this one, in the order of their edits.
