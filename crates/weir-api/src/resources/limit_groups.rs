@@ -279,7 +279,7 @@ pub(crate) async fn delete(
         if_match.check(&etag(&current))?;
         check_may_change(&caller, tenant_code(current.tenant.as_deref()))?;
         let activity = author.does(Action::LimitGroupDeleted, api.clock.now());
-        let activity = recorded(activity, &current).changing(Some(json!(view(&current))), None);
+        let activity = recorded(activity, &current).changing(Some(values(&current)), None);
         match api.store.delete_limit_group(id, current.updated_at, activity).await? {
             GroupDeletion::Deleted => return Ok(StatusCode::NO_CONTENT),
             GroupDeletion::HasMembers => {
@@ -398,9 +398,9 @@ async fn save(
             group.created_at = now;
         }
         let (action, before, after) = match current {
-            None => (Action::LimitGroupCreated, None, Some(json!(view(&group)))),
+            None => (Action::LimitGroupCreated, None, Some(values(&group))),
             Some(current) => {
-                let (before, after) = differences(json!(view(current)), json!(view(&group)));
+                let (before, after) = differences(values(current), values(&group));
                 (Action::LimitGroupEdited, before, after)
             }
         };
@@ -417,6 +417,12 @@ async fn save(
     // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
     api.announce_group(&saved).await;
     Ok(Saved::Made(saved))
+}
+
+/// The values for the activity log.
+fn values(group: &LimitGroup) -> Value {
+    let types::LimitGroup { name, tenant, rate_limits, max_in_flight, .. } = view(group);
+    json!({"name": name, "tenant": tenant, "rate_limits": rate_limits, "max_in_flight": max_in_flight})
 }
 
 fn recorded(activity: Activity, group: &LimitGroup) -> Activity {

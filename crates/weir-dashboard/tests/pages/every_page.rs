@@ -8,7 +8,7 @@ use crate::support::{FakeApi, Page, row};
 
 const AT: &str = "2025-11-21T07:30:00.000Z";
 /// Every page for logged-in readers, with data.
-const PAGES: [&str; 26] = [
+const PAGES: [&str; 28] = [
     "/",
     "/destinations/new",
     "/destinations/dst_1",
