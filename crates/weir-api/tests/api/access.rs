@@ -158,7 +158,6 @@ fn operations() -> Vec<Operation> {
         change("POST", "/v1/limit-groups", "operate", 201, Some(|to| json!({"name": "new", "tenant": to}))),
         change("PATCH", "/v1/limit-groups/{id}", "operate", 200, Some(|_| json!({"max_in_flight": 3}))),
         change("PUT", "/v1/limit-groups/by-name/{tenant}/{name}", "operate", 201, Some(|_| json!({}))),
-        change("DELETE", "/v1/limit-groups/{id}", "operate", 204, None),
         read("/v1/event-types", 200),
         read("/v1/event-types/{name}", 200),
         Operation { own: 404, ..change("PUT", "/v1/event-types/{name}", "operate", 404, Some(|_| json!({}))) },
@@ -204,6 +203,7 @@ fn operations() -> Vec<Operation> {
             )
         },
         change("DELETE", "/v1/keys/{id}", "admin", 204, nothing),
+        change("DELETE", "/v1/limit-groups/{id}", "operate", 204, nothing),
         change("DELETE", "/v1/destinations/{id}", "operate", 204, nothing),
     ]
 }
