@@ -309,7 +309,8 @@ fn drain(
         return measured.drain(forecast);
     }
     // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
-    let is_unbounded = (limits.is_unlimited() && measured.pace.is_none() && measured.share.is_none()) || reason == Some(Reason::Slow);
+    let is_unbounded =
+        (limits.is_unlimited() && measured.pace.is_none() && measured.share.is_none()) || reason == Some(Reason::Slow);
     let is_measured = measured.answer_time(&destination.settings).is_some();
     let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && !is_measured);
     let achieved = measured.achieved_per_s;

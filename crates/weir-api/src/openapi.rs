@@ -35,8 +35,8 @@ use crate::{
             body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
             retry::RetryRequest, signature::SignatureRequest,
         },
-        event_types, events, health, history, ingest, keys, limit_groups, overview, preview, purge, rate, replays, secrets, session,
-        shedding, simulate, status, stream, test_event, verify,
+        event_types, events, health, history, ingest, keys, limit_groups, overview, preview, purge, rate, replays,
+        secrets, session, shedding, simulate, status, stream, test_event, verify,
     },
 };
 use weir_api_types as types;

@@ -32,9 +32,8 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, event_types, events, health, history, ingest, keys,
-        limit_groups,
-        overview, preview, purge, rate, replays, secrets, session, shedding, simulate, status, stream, test_event,
-        verify,
+        limit_groups, overview, preview, purge, rate, replays, secrets, session, shedding, simulate, status, stream,
+        test_event, verify,
     },
     shedding::{self as shed, Shedding},
     state::{Api, ApiState, Operations},

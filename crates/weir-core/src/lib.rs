@@ -17,6 +17,7 @@ pub mod audit;
 mod backoff;
 pub mod body;
 pub mod breaker;
+pub mod budget;
 pub mod certificate;
 pub mod claim;
 mod condition;

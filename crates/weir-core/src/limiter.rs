@@ -329,6 +329,14 @@ impl Limiter {
         Slot { start, end: start + width }
     }
 
+    /// Whether [`Self::give_back`] would succeed. Without a limit there is nothing to give back.
+    pub(crate) fn can_give_back(&self, start: Timestamp, now: Timestamp) -> bool {
+        match &self.last_take {
+            Some(last) => last.start == start && start < now,
+            None => self.cursors.is_empty() && self.rings.is_empty() && self.min_interval.is_none(),
+        }
+    }
+
     /// Gives the slot with this start back, if it was the last that was taken and no limit has changed since: every
     /// cursor is then as if the slot had never been taken. The caller makes sure that no send has used the slot and none
     /// will. Not before the start has passed: so the next slot starts later, and no start names two slots.

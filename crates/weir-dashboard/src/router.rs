@@ -17,7 +17,8 @@ use crate::{
     guard,
     pages::{
         activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, event_types, events, export,
-        jump, keys, limit_groups, live, login, new_destination, overview, pictures, purge, replay_plan, replays, shedding, status,
+        jump, keys, limit_groups, live, login, new_destination, overview, pictures, purge, replay_plan, replays,
+        shedding, status,
     },
     refusal::Refusal,
     site::{DashboardSettings, Site, SiteState},

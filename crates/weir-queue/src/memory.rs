@@ -3,6 +3,8 @@
 //! All state is one [`JobTable`] behind a mutex that is held for microseconds and never across an await. After a
 //! restart the state comes back from the store: jobs from the sweep, cursors from the recorded sends.
 
+mod budget;
+mod group;
 mod job;
 mod table;
 
@@ -74,7 +76,8 @@ impl Schedule for MemoryQueue {
         Ok(())
     }
 
-    async fn edited_groups(&self, _: &[Arc<LimitGroup>]) -> QueueResult<()> {
+    async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()> {
+        self.change(|table, now| edits.iter().for_each(|edit| table.edited_group(now, edit)));
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::{counter, histogram};
+use parking_lot::Mutex;
 use weir_core::{
     Backoff, Clock, Timestamp,
     plan::{self, NextRun},
@@ -14,6 +15,7 @@ use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue};
 use weir_store::{Claims, PaceRecord, RunStore, StoreError};
 
 use crate::{
+    groups::ClosedHomes,
     release::{ClaimReleaser, Failure},
     replay_shares::ReplayShares,
     run::Run,
@@ -35,16 +37,18 @@ pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 /// Executes the rate-limiter jobs.
 pub struct Scheduler {
     pub(crate) store: Arc<dyn RunStore>,
-    queue: SharedQueue,
-    clock: Arc<dyn Clock>,
+    pub(crate) queue: SharedQueue,
+    pub(crate) clock: Arc<dyn Clock>,
     releaser: ClaimReleaser,
     pub(crate) replay_shares: Arc<ReplayShares>,
+    /// The homes that runs under way have closed.
+    pub(crate) closed: Mutex<ClosedHomes>,
 }
 
 impl Scheduler {
     pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let releaser = ClaimReleaser::new(store.clone(), queue.clone(), clock.clone());
-        Self { store, queue, clock, releaser, replay_shares: Arc::default() }
+        Self { store, queue, clock, releaser, replay_shares: Arc::default(), closed: Mutex::default() }
     }
 
     /// The destinations with replays, which the [`Replayer`](crate::Replayer) keeps current.
@@ -160,7 +164,10 @@ impl Scheduler {
             .zip(destinations)
             .map(|(lease, destination)| Run::new(lease, destination, now))
             .collect();
+        self.read_groups(&mut runs, now).await?;
+        self.close_left_homes(&mut runs, now).await?;
         self.recover_cursors(&mut runs, now).await?;
+        self.recover_groups(&mut runs, now).await?;
         let records = self.learn_paces(&mut runs, now).await?;
         let lagging = jobs.depth > plan::LAG_DEPTH;
         for run in &mut runs {
@@ -198,7 +205,10 @@ impl Scheduler {
         }
         let published: usize = publications.iter().map(|publication| publication.deliveries.len()).sum();
         counter!("weir_permits_published_total").increment(published as u64);
+        let closed = !self.closed.lock().is_empty();
+        let ids = publications.iter().filter(|_| closed).map(|publication| publication.lease.destination_id).collect();
         let answers = self.queue.publish(publications).await?;
+        self.forget_left_homes(ids, &answers).await;
         self.release_stale(answers).await
     }
 

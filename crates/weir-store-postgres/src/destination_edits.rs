@@ -30,7 +30,8 @@ const INSERT_LIMIT_CHANGE: &str =
 
 /// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
 /// lock. An UPDATE alone takes a weaker lock, which does not conflict.
-const LOCK_TO_DELETE: &str = "SELECT updated_at, limit_group FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
+const LOCK_TO_DELETE: &str =
+    "SELECT updated_at, limit_group FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
 

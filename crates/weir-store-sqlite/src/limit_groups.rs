@@ -44,8 +44,7 @@ UNION ALL
 SELECT destination_id, joined_at, left_at FROM limit_group_members INDEXED BY limit_group_members_left
 WHERE group_id = ?1 AND left_at > ?2";
 
-pub(crate) const MEMBERS: &str =
-    "SELECT count(*) FROM limit_group_members INDEXED BY limit_group_members_present WHERE group_id = ? AND left_at IS NULL";
+pub(crate) const MEMBERS: &str = "SELECT count(*) FROM limit_group_members INDEXED BY limit_group_members_present WHERE group_id = ? AND left_at IS NULL";
 
 const JOIN: &str = "INSERT INTO limit_group_members (group_id, destination_id, joined_at) VALUES (?, ?, ?)";
 
@@ -77,7 +76,9 @@ impl LimitGroups for SqliteStore {
                 values.blob(id.as_bytes());
             }
             values.nulls(size - part.len());
-            found.extend(fetch(&self.readers, BY_ID.sql(size), values, read).await?.into_iter().map(|one| (one.id, one)));
+            found.extend(
+                fetch(&self.readers, BY_ID.sql(size), values, read).await?.into_iter().map(|one| (one.id, one)),
+            );
         }
         Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
     }

@@ -63,9 +63,9 @@ use weir_core::{
 pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, counters::*, destination_names::*, destinations::*,
     discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, history::*, ingest::*,
-    keyed_creations::*, limit_groups::*, lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*,
-    paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
-    traffic::*,
+    keyed_creations::*, limit_groups::*, lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*,
+    outbox::*, paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*,
+    traces::*, traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

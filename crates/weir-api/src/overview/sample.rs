@@ -141,8 +141,9 @@ impl Sample {
         };
         let mut measured: Vec<_> = destinations.iter().map(&mut measured).collect();
         share_groups(store, &destinations, &mut measured, now).await?;
-        let row = |(destination, measured): (Arc<Destination>, Measured)| {
-            Row { figures: Figures::of(&destination, &measured, now), destination }
+        let row = |(destination, measured): (Arc<Destination>, Measured)| Row {
+            figures: Figures::of(&destination, &measured, now),
+            destination,
         };
         let mut rows: Vec<Row> = destinations.into_iter().zip(measured).map(row).collect();
         rows.sort_by_cached_key(trouble);

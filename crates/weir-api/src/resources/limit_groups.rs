@@ -163,7 +163,9 @@ pub(crate) async fn create(
     let group = new_group(&api, tenant, request.name.0, request.rate_limits, request.max_in_flight);
     match save(&api, &caller, &author, None, group).await? {
         Saved::Made(made) => Ok(shown(StatusCode::CREATED, &made)),
-        Saved::Taken | Saved::Outdated => Err(Problem::conflict("a limit group of the tenant has this name: choose another one")),
+        Saved::Taken | Saved::Outdated => {
+            Err(Problem::conflict("a limit group of the tenant has this name: choose another one"))
+        }
     }
 }
 
@@ -183,7 +185,8 @@ pub(crate) async fn list(
     let sample = api.live.sample().await?;
     let ids: Vec<LimitGroupId> = page.rows.iter().map(|group| group.id).collect();
     let mut members = figures::members(&sample, &ids);
-    let shown = |group: Arc<LimitGroup>| figures::row(&group, &members.remove(&group.id).unwrap_or_default(), sample.as_of);
+    let shown =
+        |group: Arc<LimitGroup>| figures::row(&group, &members.remove(&group.id).unwrap_or_default(), sample.as_of);
     Ok(page::view::<LimitGroups, _, _>(page, |group| *group.id.as_bytes(), shown))
 }
 
@@ -232,7 +235,11 @@ pub(crate) async fn edit(
     for _ in 0..ROUNDS {
         let current = find(&api, &caller, id).await?;
         if_match.check(&etag(&current))?;
-        if patch.tenant.as_ref().is_some_and(|tenant| tenant.as_ref().map(|tenant| &tenant.0) != current.tenant.as_ref()) {
+        if patch
+            .tenant
+            .as_ref()
+            .is_some_and(|tenant| tenant.as_ref().map(|tenant| &tenant.0) != current.tenant.as_ref())
+        {
             return Err(Problem::conflict("a limit group cannot change its tenant: create one for the other tenant"));
         }
         let mut edited = (*current).clone();

@@ -72,7 +72,8 @@ async fn a_limit_group_is_created_edited_and_deleted_by_its_version() {
     assert_eq!(server.delete(&path).await.status, StatusCode::NO_CONTENT);
     server.get(&path).await.problem(404);
     let actions = server.get("/v1/activity").await.expect(StatusCode::OK);
-    let actions: Vec<&str> = actions["data"].as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap()).collect();
+    let actions: Vec<&str> =
+        actions["data"].as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap()).collect();
     assert_eq!(actions, ["limit_group.deleted", "limit_group.edited", "limit_group.edited", "limit_group.created"]);
 }
 
@@ -108,9 +109,7 @@ async fn a_destination_joins_a_limit_group_and_leaves_it() {
     assert_eq!(server.queue.edited().len(), 1, "a move is announced as an edit");
     let foreign = server.limit_group(json!({"name": "a", "tenant": "acme"})).await;
     let unknown = "lgr_01h2xcejqtf2nbrexx3vqjhp41";
-    for body in [
-        json!({"limit_group": foreign}), json!({"limit_group": unknown}), json!({"limit_group": "a"}),
-    ] {
+    for body in [json!({"limit_group": foreign}), json!({"limit_group": unknown}), json!({"limit_group": "a"})] {
         assert_eq!(server.patch(&path, &body).await.pointers(), ["/limit_group"], "{body}");
         let mut new = body.clone();
         new["url"] = URL.into();

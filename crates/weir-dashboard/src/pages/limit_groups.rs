@@ -21,10 +21,10 @@ use crate::{
     fields::Fields,
     flash::Flash,
     frame::{Also, Frame, Me, Section},
+    names::label,
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
-    names::label,
     views::{Drain, LimitText as _, reason_in_words},
     visit::{Answered, Visit},
 };
@@ -255,7 +255,8 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     }
     match visit.api.post::<LimitGroup>(&ApiPath::of(["limit-groups"]), &body).await {
         Ok(made) => {
-            let done = format!("{} is created. Put its id into the settings of the destinations that share it.", made.name);
+            let done =
+                format!("{} is created. Put its id into the settings of the destinations that share it.", made.name);
             visit.redirect(&format!("{PATH}/{}", made.id), Some(Flash::done(done)))
         }
         Err(refusal) if is_shown(&refusal) => {

@@ -21,8 +21,9 @@ use weir_store::NamedCreation;
 use super::{
     created, creation_of,
     edits::{Change, EDIT_ROUNDS, check_may_change, check_may_route, commit, crowded},
-    etag, etag_header, full, new_destination,
+    etag, etag_header, full,
     limit_group::check_may_move,
+    new_destination,
     request::{DestinationRequest, NameText},
     settings, shown,
 };

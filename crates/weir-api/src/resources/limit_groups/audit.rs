@@ -63,8 +63,7 @@ impl Sends {
         // Who was created in the group has sent nothing before.
         let from = from.max(member.joined_at + EDIT_ACTS);
         let to = to.min(member.left_at.unwrap_or(Timestamp::MAX));
-        let request =
-            SendsRequest { destination_id: member.destination_id, from, to, after: None, limit: page as u32 };
+        let request = SendsRequest { destination_id: member.destination_id, from, to, after: None, limit: page as u32 };
         Self { request, read: VecDeque::new(), is_last: from >= to }
     }
 

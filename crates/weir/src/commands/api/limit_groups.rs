@@ -85,7 +85,8 @@ pub(super) async fn group_id(client: &Client, named: &str) -> anyhow::Result<Str
         (Some(id), None) => Ok(id),
         (None, _) => Err(Misuse(format!("no limit group has the id or name `{named}`")).into()),
         (Some(one), Some(other)) => {
-            Err(Misuse(format!("several limit groups have the name `{named}`: use an id, such as {one} or {other}")).into())
+            Err(Misuse(format!("several limit groups have the name `{named}`: use an id, such as {one} or {other}"))
+                .into())
         }
     }
 }
@@ -144,14 +145,7 @@ pub(super) fn row(row: LimitGroupRow) -> [Cell; 6] {
     let used = percent(row.utilisation);
     let LimitGroup { id, name, rate_limits, .. } = row.limit_group;
     let limits = limits_of(&rate_limits, None);
-    [
-        id.into(),
-        name.into(),
-        limits.into(),
-        row.members.to_string().into(),
-        used.into(),
-        row.backlog.to_string().into(),
-    ]
+    [id.into(), name.into(), limits.into(), row.members.to_string().into(), used.into(), row.backlog.to_string().into()]
 }
 
 fn members() -> Table<6> {
