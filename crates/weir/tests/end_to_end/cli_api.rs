@@ -615,7 +615,8 @@ async fn a_catalogue_from_a_file_decides_what_a_strict_server_accepts() {
 #[tokio::test]
 async fn a_limit_group_is_made_shared_shown_and_deleted() {
     let user = User::start().await;
-    let made = user.json(&["limit-groups", "create", "partner", "--limit", "100/second", "--max-in-flight", "50"]).await;
+    let made =
+        user.json(&["limit-groups", "create", "partner", "--limit", "100/second", "--max-in-flight", "50"]).await;
     let id = made["id"].as_str().unwrap();
     assert_eq!((&made["rate_limits"][0]["limit"], &made["max_in_flight"]), (&json!(100), &json!(50)));
     let member = ["destinations", "create", "https://example.com/", "--name", "a", "--limit-group", "partner"];
