@@ -23,7 +23,7 @@ use weir_store::{GroupChange, GroupDeletion, tenant_code};
 use super::{
     activity::{Author, differences},
     destinations::{
-        PathName, check_may_change,
+        PathName, check_may_change_group,
         rates::{self, Limits, RateLimitRequest},
         request::NameText,
     },
@@ -284,7 +284,7 @@ pub(crate) async fn delete(
     for _ in 0..ROUNDS {
         let current = find(&api, &caller, id).await?;
         if_match.check(&etag(&current))?;
-        check_may_change(&caller, tenant_code(current.tenant.as_deref()))?;
+        check_may_change_group(&caller, current.tenant.as_deref())?;
         let activity = author.does(Action::LimitGroupDeleted, api.clock.now());
         let activity = recorded(activity, &current).changing(Some(values(&current)), None);
         match api.store.delete_limit_group(id, current.updated_at, activity).await? {
@@ -338,7 +338,7 @@ pub(crate) async fn put(
     let tenant = Some(tenant).filter(|tenant| tenant != ALL_TENANTS);
     let group = new_group(&api, tenant, name, request.rate_limits, request.max_in_flight);
     // Whoever may not see the group does not learn whether it exists.
-    check_may_change(&caller, tenant_code(group.tenant.as_deref()))?;
+    check_may_change_group(&caller, group.tenant.as_deref())?;
     for _ in 0..ROUNDS {
         let current = api.store.limit_group_named(group.tenant.as_deref(), &group.name).await?;
         let replacement = match &current {
@@ -395,7 +395,7 @@ async fn save(
     current: Option<&LimitGroup>,
     mut group: LimitGroup,
 ) -> ApiResult<Saved> {
-    check_may_change(caller, tenant_code(group.tenant.as_deref()))?;
+    check_may_change_group(caller, group.tenant.as_deref())?;
     let saved = if current == Some(&group) {
         Arc::new(group)
     } else {
