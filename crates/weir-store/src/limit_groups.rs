@@ -18,9 +18,6 @@ use crate::{LimitChange, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
 
 /// The most groups of a tenant, and of those for all tenants.
 pub const MAX_GROUPS: u64 = 1_000;
-/// The most homes that a destination has left and that are not closed yet. A run closes all; only a destination that is
-/// not run, for example while it is paused, has several.
-pub const MAX_LEFT_HOMES: usize = 8;
 
 /// What became of a new group, or of an edit of one.
 #[derive(Debug, Clone, PartialEq)]
