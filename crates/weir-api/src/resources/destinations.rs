@@ -337,7 +337,8 @@ pub(crate) async fn delete(
         let deletion = DestinationDeletion { id, expected_updated_at, now };
         match api.store.delete_destination(deletion, activity.changing(before, after)).await? {
             Deletion::Deleted => {
-                api.announce_edit(id, Terms::deleted(later(destination.updated_at, now))).await;
+                let terms = Terms::deleted(later(destination.updated_at, now));
+                api.announce_edit(id, Terms { group: destination.settings.limit_group, ..terms }).await;
                 settle_dead_letters(&api, &destination, &author).await;
                 return Ok(StatusCode::NO_CONTENT);
             }

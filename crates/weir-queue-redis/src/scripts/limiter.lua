@@ -218,9 +218,9 @@ local function next_start_in(budgets, at)
   return at
 end
 
--- Takes a slot from all of them. It is as narrow as the narrowest.
-local function take_slot_in(budgets, at, needed)
-  local slot_start, slot_end = next_start_in(budgets, at)
+-- Takes the slot with this start, which all of them allow. It is as narrow as the narrowest.
+local function take_slot_in(budgets, slot_start, needed)
+  local slot_end
   for _, limiter in ipairs(budgets) do
     local _, ends = take_slot(limiter, slot_start, needed)
     slot_end = math.min(slot_end or ends, ends)

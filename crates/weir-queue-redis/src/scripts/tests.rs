@@ -16,7 +16,7 @@ while more() do
   local step, of = text(), position % #budgets + 1
   position = position + 1
   if step == 'take' then
-    slots[#slots + 1], slots[#slots + 2] = take_slot_in(budgets, number(), 0)
+    slots[#slots + 1], slots[#slots + 2] = take_slot_in(budgets, next_start_in(budgets, number()), 0)
   elseif step == 'give_back' then
     give_back_in(budgets, slots[#slots - 1] or 0, number())
   elseif step == 'hold' then
