@@ -7,6 +7,7 @@ import os
 import threading
 import unittest
 import unittest.mock
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -281,6 +282,28 @@ class AgainstWeir(unittest.TestCase):
         self.assertEqual(refused.exception.errors[0].pointer, "/schema/requred")
         types.delete("py.created")
         self.assertEqual(list(types.list(q="py.")), [])
+
+    def test_a_limit_group_and_its_members(self) -> None:
+        groups, name = self.weir.limit_groups, f"py {uuid.uuid4()}"
+        made = groups.create({"name": name, "rate_limits": [{"limit": 10, "period": "second"}]})
+        with self.assertRaises(Conflict):
+            groups.create({"name": name})
+        member = self.weir.destinations.create({"url": "https://example.com/", "limit_group": made["id"], "weight": 2})
+        shown = groups.overview(made["id"])
+        self.assertEqual([(one["id"], one["weight"]) for one in shown["data"]], [(member["id"], 2)])
+        self.assertIn(made["id"], [one["id"] for one in groups.list()])
+        found, version = groups.get_version(made["id"])
+        edited = groups.edit(made["id"], {"max_in_flight": 5}, if_match=version)
+        self.assertEqual((found["max_in_flight"], edited["max_in_flight"]), (None, 5))
+        preview = groups.preview(made["id"], rate_limits=[{"limit": 20, "period": "second"}])
+        self.assertGreater(preview["effective_per_s"] or 0, preview["now"]["effective_per_s"] or 0)
+        self.assertEqual(groups.audit(made["id"])["sends"], 0)
+        with self.assertRaises(Conflict):
+            groups.delete(made["id"])
+        self.weir.destinations.delete(member["id"])
+        groups.delete(made["id"])
+        put = groups.put("default", name, {"max_in_flight": 3}, only_create=True)
+        groups.delete(put["id"])
 
     def test_refusals_name_the_fields(self) -> None:
         with self.assertRaises(InvalidRequest) as refused:

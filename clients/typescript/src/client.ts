@@ -37,11 +37,18 @@ import type {
   HeldDestination,
   HistoryQuery,
   HoldRequest,
+  LimitGroup,
+  LimitGroupChanges,
+  LimitGroupOverview,
+  LimitGroupPreviewRequest,
+  LimitGroupReplacement,
+  LimitGroupRow,
   ListCount,
   Me,
   NewDestination,
   NewEvent,
   NewKey,
+  NewLimitGroup,
   OverriddenDestination,
   OverrideRequest,
   OverviewFilter,
@@ -133,6 +140,7 @@ export class Weir extends Resource {
   readonly alerts: AlertThresholds;
   readonly shedding: LoadShedding;
   readonly eventTypes: EventTypes;
+  readonly limitGroups: LimitGroups;
   readonly activity: ActivityLog;
 
   constructor(options: Options = {}) {
@@ -153,6 +161,7 @@ export class Weir extends Resource {
     this.alerts = new AlertThresholds(transport);
     this.shedding = new LoadShedding(transport);
     this.eventTypes = new EventTypes(transport);
+    this.limitGroups = new LimitGroups(transport);
     this.activity = new ActivityLog(transport);
   }
 
@@ -511,6 +520,64 @@ class EventTypes extends Resource {
   /** Deletes a type. A strict server refuses its events within a second. */
   async delete(name: string, options: { ifMatch?: string } = {}): Promise<void> {
     await this.send("DELETE", "/v1/event-types/{name}", { name }, { headers: ifMatch(options) });
+  }
+}
+
+class LimitGroups extends Resource {
+  /** Creates a budget that several destinations share: they join it by their `limit_group`. */
+  create(group: NewLimitGroup): Promise<LimitGroup> {
+    return this.call("POST", "/v1/limit-groups", {}, { body: group });
+  }
+
+  /** The groups with their use and their backlog. */
+  list(): Pages<LimitGroupRow> {
+    return this.pages("GET", "/v1/limit-groups", {});
+  }
+
+  async get(id: string): Promise<LimitGroup> {
+    return (await this.getVersion(id)).group;
+  }
+
+  /** The group and its version, for `ifMatch`. */
+  async getVersion(id: string): Promise<{ group: LimitGroup; version: string }> {
+    const answer = await this.send("GET", "/v1/limit-groups/{id}", { id });
+    return { group: answer.body as LimitGroup, version: answer.headers.get("etag") ?? "" };
+  }
+
+  /** Changes the given fields. With `ifMatch`, only if the group still has that version. */
+  edit(id: string, changes: LimitGroupChanges, options: { ifMatch?: string } = {}): Promise<LimitGroup> {
+    return this.call("PATCH", "/v1/limit-groups/{id}", { id }, { body: changes, headers: ifMatch(options) });
+  }
+
+  /** Creates the group with this name, or replaces its limits. The tenant `*`: its members may be of any tenant. */
+  put(
+    tenant: string,
+    name: string,
+    settings: LimitGroupReplacement,
+    options: { ifMatch?: string; onlyCreate?: boolean } = {},
+  ): Promise<LimitGroup> {
+    const headers = { ...ifMatch(options), ...(options.onlyCreate ? { "if-none-match": "*" } : {}) };
+    return this.call("PUT", "/v1/limit-groups/by-name/{tenant}/{name}", { tenant, name }, { body: settings, headers });
+  }
+
+  /** Deletes the group, which must have no members. */
+  async delete(id: string, options: { ifMatch?: string } = {}): Promise<void> {
+    await this.send("DELETE", "/v1/limit-groups/{id}", { id }, { headers: ifMatch(options) });
+  }
+
+  /** The group and its members: the share of each, and why it is not sent faster. */
+  overview(id: string): Promise<LimitGroupOverview> {
+    return this.call("GET", "/v1/limit-groups/{id}/overview", { id });
+  }
+
+  /** What other limits would do to the backlogs of all members. Nothing is changed. */
+  preview(id: string, limits: LimitGroupPreviewRequest = {}): Promise<Preview> {
+    return this.call("POST", "/v1/limit-groups/{id}/preview", { id }, { body: limits, repeatable: true });
+  }
+
+  /** The audit of the recorded send starts of all members; by default of the last day. */
+  audit(id: string, range: Range = {}): Promise<Audit> {
+    return this.call("GET", "/v1/limit-groups/{id}/audit", { id }, { query: range });
   }
 }
 

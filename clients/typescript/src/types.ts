@@ -31,6 +31,16 @@ export type Alerts = Schemas["Alerts"];
 export type EventType = Schemas["EventType"];
 export type EventTypeSettings = Schemas["EventTypeRequest"];
 export type EventTypeFilter = Filter<"list_event_types">;
+/** A budget that several destinations share. */
+export type LimitGroup = Schemas["LimitGroup"];
+export type LimitGroupRow = Schemas["LimitGroupRow"];
+export type LimitGroupMember = Schemas["LimitGroupMember"];
+export type LimitGroupOverview = Schemas["LimitGroupOverview"];
+export type NewLimitGroup = Schemas["LimitGroupRequest"];
+/** What an edit may set. Null restores the default of a field. */
+export type LimitGroupChanges = Schemas["LimitGroupPatch"];
+export type LimitGroupReplacement = Schemas["LimitGroupReplacement"];
+export type LimitGroupPreviewRequest = Schemas["LimitGroupPreviewRequest"];
 export type Shedding = Schemas["Shedding"];
 /** What is omitted or null is automatic. */
 export type SheddingLimits = Schemas["SheddingRequest"];

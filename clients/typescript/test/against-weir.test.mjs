@@ -128,6 +128,23 @@ test("an event has a cost of a limit in points", async () => {
   await assert.rejects(weir.events.post({ type: "a", data: 1, tenant: "points", cost: 101 }), InvalidRequest);
 });
 
+test("a limit group and its members", async () => {
+  const name = `ts ${Date.now()}`;
+  const group = await weir.limitGroups.create({ name, rate_limits: [{ limit: 10, period: "second" }] });
+  const member = await weir.destinations.create({ url: receiver, limit_group: group.id, weight: 2, paused: true });
+  const shown = await weir.limitGroups.overview(group.id);
+  assert.deepEqual(shown.data.map((one) => [one.id, one.weight]), [[member.id, 2]]);
+  assert.ok((await all(weir.limitGroups.list())).some((one) => one.id === group.id));
+  const { version } = await weir.limitGroups.getVersion(group.id);
+  assert.equal((await weir.limitGroups.edit(group.id, { max_in_flight: 5 }, { ifMatch: version })).max_in_flight, 5);
+  assert.equal((await weir.limitGroups.audit(group.id)).sends, 0);
+  await assert.rejects(weir.limitGroups.delete(group.id));
+  await weir.destinations.delete(member.id);
+  await weir.limitGroups.delete(group.id);
+  const put = await weir.limitGroups.put("default", name, { max_in_flight: 3 }, { onlyCreate: true });
+  await weir.limitGroups.delete(put.id);
+});
+
 test("what waits is retried, cancelled and purged", async () => {
   const tenant = "waits";
   const { id } = await weir.destinations.create({ url: receiver, tenant, paused: true });

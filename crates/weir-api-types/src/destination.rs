@@ -128,6 +128,13 @@ pub struct DestinationSettings {
     pub min_interval_ms: Option<u32>,
     /// Null: only the limits bound the pace.
     pub adaptive: Option<Adaptive>,
+    /// The budget that it shares with other destinations, beside its own limits; null: none.
+    #[schema(pattern = "^lgr_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "lgr_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub limit_group: Option<String>,
+    /// Its part of the group's rate beside the weights of the other members that have a backlog.
+    #[serde(default = "one")]
+    #[schema(required = true, minimum = 1, maximum = 1_000)]
+    pub weight: u16,
     pub max_in_flight: u32,
     pub timeout_ms: u32,
     pub retry: Retry,
@@ -153,6 +160,11 @@ pub struct DestinationSettings {
     /// Null: the public authorities are trusted, and there is no client certificate.
     pub tls: Option<Tls>,
     pub paused: bool,
+}
+
+/// The weight of a server that knows none.
+fn one() -> u16 {
+    1
 }
 
 /// A pace that finds itself below the limits, within these bounds.

@@ -101,12 +101,12 @@ pub struct OverviewRow {
     pub drains: Option<bool>,
     /// Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     /// the limit, it is held, deliveries wait for
-    /// earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, or its limit. Or Weir itself does not send, or not
+    /// earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, or its limit. Or Weir itself does not send, or not
     /// as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
     /// no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
     /// only for its retry.
     #[schema(
-        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|group|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
         example = "limit"
     )]
     pub reason: Option<String>,
@@ -371,11 +371,12 @@ pub struct BindingLimit {
 }
 
 /// `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
-/// adaptive pace.
+/// adaptive pace. `group`: its share of its limit group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OtherBinding {
     MaxInFlight,
     MinInterval,
     Adaptive,
+    Group,
 }

@@ -4,7 +4,7 @@
 //! A field has the type of its JSON: ids and words are strings, because a client only shows them or sends them back. Requests
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
 //!
-//! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `list`,
+//! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `limit_group`, `list`,
 //! `problem`, `replay`, `shedding`, `simulation`; `references` names the schemas of requests.
 
 mod alert;
@@ -16,6 +16,7 @@ mod event_type;
 mod figures;
 mod history;
 mod installation;
+mod limit_group;
 mod list;
 mod problem;
 mod references;
@@ -32,6 +33,7 @@ pub use event_type::*;
 pub use figures::*;
 pub use history::*;
 pub use installation::*;
+pub use limit_group::*;
 pub use list::*;
 pub use problem::*;
 pub use replay::*;

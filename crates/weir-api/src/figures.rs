@@ -2,6 +2,8 @@
 //! They differ only in what they know: `/backlog` and `/preview` read one destination anew, with its last send and its answer
 //! times; a sample of the overview has all destinations and counts only what they send.
 
+mod shares;
+
 use std::time::Duration;
 
 use weir_core::{
@@ -16,6 +18,8 @@ use weir_core::{
     temporary::Override,
 };
 use weir_store::StateCounts;
+
+pub(crate) use self::shares::{Share, share};
 
 /// A destination that uses at least this share of its limit sends as fast as the limit allows: slots leave out up to
 /// 1 % of a window, and rates are averages that follow a change slowly.
@@ -52,6 +56,8 @@ pub(crate) struct Measured {
     pub(crate) fault: Option<Fault>,
     /// The adaptive pace, if the destination has one.
     pub(crate) pace: Option<Status>,
+    /// What it may send of the rate of its limit group ([`share`]).
+    pub(crate) share: Option<Share>,
 }
 
 /// The figures of a destination.
@@ -76,6 +82,9 @@ pub(crate) struct Figures {
     /// Refusals within the limit.
     pub(crate) refusals: Option<Refusals>,
     pub(crate) pace: Option<Status>,
+    pub(crate) share: Option<Share>,
+    /// The arrivals that go on ([`steady_inflow`]).
+    pub(crate) inflow_per_s: f64,
 }
 
 /// Why a backlog is not sent faster.
@@ -93,6 +102,8 @@ pub(crate) enum Reason {
     Slow,
     /// It sends as fast as its adaptive pace.
     Adaptive,
+    /// It sends its share of its limit group.
+    Group,
     Limit,
     /// Weir itself does not send, or not as fast as it may.
     Fault(Fault),
@@ -108,6 +119,7 @@ impl Reason {
             Self::Ordered => "ordered",
             Self::Slow => "slow",
             Self::Adaptive => "adaptive",
+            Self::Group => "group",
             Self::Limit => "limit",
             Self::Fault(fault) => fault.as_str(),
         }
@@ -143,6 +155,16 @@ impl Measured {
     fn is_at_pace(&self, settings: &Settings) -> bool {
         let below = |per_s: f64| self.allowed_per_s(settings).is_none_or(|limit| per_s < limit);
         self.pace.as_ref().is_some_and(|pace| below(pace.per_s) && self.achieved_per_s >= FULL_USE * pace.per_s)
+    }
+
+    /// Whether it could send more without its limit group.
+    fn is_bound_by_group(&self) -> bool {
+        self.share.is_some_and(|share| share.binds)
+    }
+
+    /// Whether it sends its share of the limit group.
+    fn is_at_share(&self) -> bool {
+        self.share.is_some_and(|share| share.binds && self.achieved_per_s >= FULL_USE * share.per_s)
     }
 
     fn is_at_limit(&self, settings: &Settings) -> bool {
@@ -210,7 +232,9 @@ impl Measured {
         self.rings.iter().for_each(|ring| limiter.recall(ring.clone()));
         limiter.expect_cost(self.usual_cost);
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
-        Forecast::new(&limiter, answers, now).paced(self.pace.as_ref().map(|pace| pace.per_s))
+        Forecast::new(&limiter, answers, now)
+            .paced(Bound::Adaptive, self.pace.as_ref().map(|pace| pace.per_s))
+            .paced(Bound::Group, self.share.map(|share| share.per_s))
     }
 
     /// When the backlog becomes empty, according to the forecast. By a fault of Weir less is sent, and nobody knows when
@@ -265,6 +289,8 @@ impl Figures {
             answer_time: measured.answer_time(settings),
             refusals: measured.refusals,
             pace: measured.pace.clone(),
+            share: measured.share,
+            inflow_per_s: steady_inflow(measured.older_arrivals_per_s, measured.newer_arrivals_per_s),
         }
     }
 }
@@ -284,12 +310,14 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if destination.is(Condition::Held, now) => Some(Reason::Held),
         () if fault.is_some() => fault,
         () if measured.is_at_limit(settings) || measured.has_spent_a_window(now) => Some(Reason::Limit),
+        () if measured.is_at_share() => Some(Reason::Group),
         () if measured.is_at_pace(settings) => Some(Reason::Adaptive),
         () if measured.is_full(settings) => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.
         () if settings.order.is_by_key() => Some(Reason::Ordered),
         () if counts.of(DeliveryState::Pending) == 0 => None,
+        () if measured.is_bound_by_group() => Some(Reason::Group),
         () if measured.pace.is_some() => Some(Reason::Adaptive),
         () => (!settings.rate_limits.is_unlimited()).then_some(Reason::Limit),
     }
@@ -307,7 +335,8 @@ fn drain(
         return measured.drain(forecast);
     }
     // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
-    let is_unbounded = (limits.is_unlimited() && measured.pace.is_none()) || reason == Some(Reason::Slow);
+    let is_unbounded =
+        (limits.is_unlimited() && measured.pace.is_none() && measured.share.is_none()) || reason == Some(Reason::Slow);
     let is_measured = measured.answer_time(&destination.settings).is_some();
     let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && !is_measured);
     let achieved = measured.achieved_per_s;

@@ -35,8 +35,8 @@ use crate::{
             body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
             retry::RetryRequest, signature::SignatureRequest, temporary,
         },
-        event_types, events, health, history, ingest, keys, overview, preview, purge, rate, replays, secrets, session,
-        shedding, simulate, status, stream, test_event, verify,
+        event_types, events, health, history, ingest, keys, limit_groups, overview, preview, purge, rate, replays,
+        secrets, session, shedding, simulate, status, stream, test_event, verify,
     },
 };
 use weir_api_types as types;
@@ -63,6 +63,10 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("SimulateRequest", preview::PreviewRequest::keywords()),
         ("OverrideRequest", temporary::OverrideRequest::keywords()),
         ("HoldRequest", temporary::HoldRequest::keywords()),
+        ("LimitGroupRequest", limit_groups::keywords()),
+        ("LimitGroupPatch", limit_groups::keywords()),
+        ("LimitGroupReplacement", limit_groups::keywords()),
+        ("LimitGroupPreviewRequest", limit_groups::keywords()),
         ("VerifyRequest", verify::VerifyRequest::keywords()),
     ]
 }
@@ -160,6 +164,7 @@ const SECURITY_SCHEME: &str = "api_key";
     tags(
         (name = "events", description = "Facts that a producer sends once and Weir delivers to several destinations."),
         (name = "destinations", description = "The endpoints that receive events, with their limits and settings."),
+        (name = "limit groups", description = "Budgets that several destinations share, because the receiver counts them as one account."),
         (name = "deliveries", description = "One event owed to one destination, and its attempts."),
         (name = "replays", description = "Ended deliveries that are sent again beside live traffic."),
         (name = "alerts", description = "Thresholds for alerts about destinations. Alerts are events whose type begins with `weir.`."),
@@ -180,6 +185,8 @@ const SECURITY_SCHEME: &str = "api_key";
         verify::verify, deliveries::discard::discard_one, deliveries::discard::discard_all,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set, alerts::active,
+        limit_groups::create, limit_groups::list, limit_groups::show, limit_groups::edit, limit_groups::delete,
+        limit_groups::put, limit_groups::figures::overview, limit_groups::figures::show_preview, limit_groups::audit::show,
         event_types::list, event_types::show, event_types::put, event_types::delete,
         session::me, session::create, session::delete,
         keys::create, keys::list, keys::delete, activity::list,
@@ -189,7 +196,7 @@ const SECURITY_SCHEME: &str = "api_key";
         types::Problem,
         texts::ApiKeyIdText, texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStatesText, texts::DestinationIdText,
         texts::DestinationConditionText, texts::EventIdText, texts::EventPatternText,
-        texts::FailureStatesText, texts::IdempotencyKeyText, texts::ListOrderText, activity::ActorText,
+        texts::FailureStatesText, texts::IdempotencyKeyText, texts::LimitGroupIdText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
         overview::OrderText, overview::OverviewIdsText, overview::OverviewSearchText, overview::StandingText,
         types::Snapshot, types::StreamChange, texts::ReplayIdText, texts::SearchText, texts::TenantText,

@@ -15,6 +15,7 @@ pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod ingest;
 pub(crate) mod keys;
+pub(crate) mod limit_groups;
 pub(crate) mod overview;
 mod policies;
 pub(crate) mod preview;

@@ -10,7 +10,7 @@ use std::{
 
 use axum::extract::FromRef;
 use weir_api_types::QueueDepths;
-use weir_core::{Clock, DestinationId, address::AddressPolicy};
+use weir_core::{Clock, DestinationId, LimitGroup, address::AddressPolicy};
 use weir_queue::{SharedQueue, Terms, TermsChange, Wake};
 use weir_store::SharedStore;
 
@@ -120,6 +120,15 @@ impl ApiState {
         let call = async move { queue.edited(&[TermsChange { destination_id, terms }]).await };
         if let Some(Err(error)) = self.shedding.in_time(call).await {
             tracing::warn!(%error, %destination_id, "cannot announce an edit now; the next run reads it");
+        }
+    }
+
+    /// The same for a limit group, whose edit takes effect for all members.
+    pub(crate) async fn announce_group(&self, group: &Arc<LimitGroup>) {
+        let (queue, edits) = (self.queue.clone(), [Arc::clone(group)]);
+        let call = async move { queue.edited_groups(&edits).await };
+        if let Some(Err(error)) = self.shedding.in_time(call).await {
+            tracing::warn!(%error, group = %group.id, "cannot announce an edit now; the next run reads it");
         }
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     access::Actor,
     destination::Destination,
-    id::{ActivityId, ApiKeyId, DeliveryId, DestinationId, ReplayId},
+    id::{ActivityId, ApiKeyId, DeliveryId, DestinationId, LimitGroupId, ReplayId},
     time::Timestamp,
 };
 
@@ -68,6 +68,9 @@ actions! {
     ReplayCancelled = "replay.cancelled",
     AlertsChanged = "alerts.changed",
     SheddingChanged = "shedding.changed",
+    LimitGroupCreated = "limit_group.created",
+    LimitGroupEdited = "limit_group.edited",
+    LimitGroupDeleted = "limit_group.deleted",
     EventTypeSet = "event_type.set",
     EventTypeDeleted = "event_type.deleted",
     KeyCreated = "key.created",
@@ -114,7 +117,7 @@ impl Origin {
 /// What an activity is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// `destination`, `delivery`, `replay`, `key` or `event_type`.
+    /// `destination`, `delivery`, `replay`, `key`, `limit_group` or `event_type`.
     pub kind: String,
     /// The id in its text form; the name of an event type.
     pub id: String,
@@ -181,6 +184,12 @@ impl Activity {
     #[must_use]
     pub fn of_key(self, id: ApiKeyId, name: &str, tenant: Option<String>) -> Self {
         Self { tenant, subject: Some(Subject::new("key", id, Some(name))), ..self }.identified()
+    }
+
+    /// About a limit group. Without a tenant, its members may be of any.
+    #[must_use]
+    pub fn of_limit_group(self, id: LimitGroupId, name: &str, tenant: Option<String>) -> Self {
+        Self { tenant, subject: Some(Subject::new("limit_group", id, Some(name))), ..self }.identified()
     }
 
     /// About a type of the catalogue, which belongs to no tenant.

@@ -11,8 +11,9 @@ use crate::{
     breaker::{Breaker, BreakerPolicy},
     egress::Egress,
     filter::Filter,
-    id::DestinationId,
+    id::{DestinationId, LimitGroupId},
     limit::RateLimits,
+    limit_group::Home,
     order::DeliveryOrder,
     pattern::EventPattern,
     retry::RetryPolicy,
@@ -74,6 +75,8 @@ pub struct Destination {
     /// The last release of a hold. Holds that were asked for by earlier sends do not count.
     pub released_at: Option<Timestamp>,
     pub breaker: Breaker,
+    /// The homes that it has left, where its jobs may still know older terms. They are closed before anything is sent.
+    pub left_homes: Vec<Home>,
     /// Set while this process cannot open the secrets: they are not in the settings then.
     pub unreadable: Option<Unreadable>,
 }
@@ -127,6 +130,11 @@ pub struct Settings {
     pub egress: Egress,
     /// The secrets and the style of the signatures.
     pub signing: Signing,
+    /// The budget that it shares with other destinations.
+    pub limit_group: Option<LimitGroupId>,
+    /// Its share of the group's slots while other members have a backlog too, in relation to their weights; in
+    /// [`WEIGHTS`](crate::limit_group::WEIGHTS).
+    pub weight: u16,
     pub paused: bool,
 }
 
@@ -167,6 +175,7 @@ impl Destination {
             held_reason: None,
             released_at: None,
             breaker: Breaker::default(),
+            left_homes: Vec::new(),
             unreadable: None,
         }
     }

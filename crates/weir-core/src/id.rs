@@ -148,6 +148,11 @@ typed_id!(
     "rpl"
 );
 typed_id!(
+    /// A budget that several destinations share.
+    LimitGroupId,
+    "lgr"
+);
+typed_id!(
     /// A stored API key. The id is public; only the key itself is secret.
     ApiKeyId,
     "key"

@@ -17,6 +17,7 @@ pub mod audit;
 mod backoff;
 pub mod body;
 pub mod breaker;
+pub mod budget;
 pub mod certificate;
 pub mod claim;
 mod condition;
@@ -33,6 +34,7 @@ pub mod id;
 pub mod inbound;
 pub mod json_schema;
 pub mod limit;
+pub mod limit_group;
 pub mod limiter;
 pub mod order;
 pub mod outcome;
@@ -58,9 +60,11 @@ pub use delivery::DeliveryState;
 pub use destination::Destination;
 pub use error_kind::ErrorKind;
 pub use id::{
-    ActivityId, ApiKeyId, AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, InstallationId, ReplayId,
+    ActivityId, ApiKeyId, AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, InstallationId, LimitGroupId,
+    ReplayId,
 };
 pub use limit::{Period, RateLimit, RateLimits};
+pub use limit_group::LimitGroup;
 pub use limiter::{Limiter, Slot};
 pub use time::{Clock, Timestamp};
 pub use trace::TraceParent;

@@ -109,6 +109,8 @@ pub enum Bound {
     MaxInFlight,
     /// The adaptive pace.
     Adaptive,
+    /// The share of its limit group.
+    Group,
 }
 
 /// How the sends of a limit may lie in its window.

@@ -401,7 +401,11 @@ impl Limiter {
 
     /// Hands out the next slot to a send with this cost, which is not above a limit.
     pub fn take_of(&mut self, cost: u32, now: Timestamp) -> Slot {
-        let start = self.next_start_of(cost, now);
+        self.take_at(cost, self.next_start_of(cost, now))
+    }
+
+    /// Hands out the slot with this start, which is not before [`Self::next_start_of`] of this cost.
+    pub(crate) fn take_at(&mut self, cost: u32, start: Timestamp) -> Slot {
         // Without a limit there is nothing to give back.
         let is_limited = !self.cursors.is_empty() || !self.rings.is_empty() || self.min_interval.is_some();
         let width = self.slot_width();
@@ -420,6 +424,14 @@ impl Limiter {
         }
         self.last_start = self.last_start.max(Some(start));
         Slot { start, end: start + width }
+    }
+
+    /// Whether [`Self::give_back`] would succeed. Without a limit there is nothing to give back.
+    pub(crate) fn can_give_back(&self, start: Timestamp, now: Timestamp) -> bool {
+        match &self.last_take {
+            Some(last) => last.start == start && start < now,
+            None => self.cursors.is_empty() && self.rings.is_empty() && self.min_interval.is_none(),
+        }
     }
 
     /// Gives the slot with this start back, if it was the last that was taken and no limit has changed since: every

@@ -84,6 +84,13 @@ pub struct Allowance {
 impl Allowance {
     /// The allowance of a destination that may send nothing.
     pub const NOTHING: Self = Self { allow: 0, binding: Binding::Suspended };
+    /// The allowance of a run that only tells the queue what it has read. The next run follows at once.
+    pub const NOT_YET: Self = Self { allow: 0, binding: Binding::Batch };
+
+    /// The allowance of a run whose turn in a shared budget is for `most` permits.
+    pub fn within_turn(self, most: u32) -> Self {
+        if self.allow > most { Self { allow: most, binding: Binding::Slots } } else { self }
+    }
 }
 
 /// The bound that limits a run.

@@ -136,10 +136,11 @@ impl Forecast {
         if time_s <= self.begins_in_s { 0.0 } else { sent }
     }
 
-    /// The same with an adaptive pace, which is another spacing of sends.
-    pub fn paced(mut self, per_s: Option<f64>) -> Self {
+    /// The same with a pace that no cursor keeps: an adaptive one, or the share of a limit group. It is another spacing
+    /// of sends.
+    pub fn paced(mut self, bound: Bound, per_s: Option<f64>) -> Self {
         if let Some(per_s) = per_s.filter(|per_s| *per_s > 0.0) {
-            self.paces.push(Pace { bound: Bound::Adaptive, offset_s: self.begins_in_s, spacing_s: 1.0 / per_s });
+            self.paces.push(Pace { bound, offset_s: self.begins_in_s, spacing_s: 1.0 / per_s });
         }
         self
     }

@@ -16,6 +16,7 @@ pub(crate) enum Section {
     DeadLetters,
     Events,
     EventTypes,
+    LimitGroups,
     Replays,
     Alerts,
     Activity,
@@ -27,12 +28,13 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Overview,
         Self::Deliveries,
         Self::DeadLetters,
         Self::Events,
         Self::EventTypes,
+        Self::LimitGroups,
         Self::Replays,
         Self::Alerts,
         Self::Activity,
@@ -48,6 +50,7 @@ impl Section {
             Self::DeadLetters => "/dead-letters",
             Self::Events => "/events",
             Self::EventTypes => "/event-types",
+            Self::LimitGroups => "/limit-groups",
             Self::Replays => "/replays",
             Self::Alerts => "/alerts",
             Self::Activity => "/activity",
@@ -64,6 +67,7 @@ impl Section {
             Self::DeadLetters => "Dead letters",
             Self::Events => "Events",
             Self::EventTypes => "Event types",
+            Self::LimitGroups => "Limit groups",
             Self::Replays => "Replays",
             Self::Alerts => "Alerts",
             Self::Activity => "Activity",
@@ -81,6 +85,7 @@ impl Section {
             Self::DeadLetters => "x",
             Self::Events => "e",
             Self::EventTypes => "t",
+            Self::LimitGroups => "g",
             Self::Replays => "r",
             Self::Alerts => "a",
             Self::Activity => "l",

@@ -15,6 +15,7 @@ pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod jump;
 pub(crate) mod keys;
+pub(crate) mod limit_groups;
 pub(crate) mod live;
 pub(crate) mod login;
 pub(crate) mod new_destination;

@@ -60,6 +60,7 @@ extend! {
                 Self::Limit(limit) => format!("{}/{}", limit.limit.count(), unit(&limit.period)),
                 Self::Other(OtherBinding::MinInterval) => "its minimum interval".to_owned(),
                 Self::Other(OtherBinding::MaxInFlight) => "max_in_flight".to_owned(),
+                Self::Other(OtherBinding::Group) => "its share of its limit group".to_owned(),
                 Self::Other(OtherBinding::Adaptive) => "its adaptive pace".to_owned(),
             }
         }
@@ -123,6 +124,22 @@ pub(crate) enum Drain {
     Stopped,
 }
 
+/// Why a backlog is not sent faster, in words.
+pub(crate) fn reason_in_words(reason: &str) -> &str {
+    match reason {
+        "limit" => "It sends as fast as its limit allows",
+        "group" => "It sends its share of its limit group",
+        "adaptive" => "It sends at its adaptive pace",
+        "refused_within_limit" => "The receiver refuses sends that keep the limit",
+        "slow" => "The receiver answers slowly, so max_in_flight is reached before the limit",
+        "held" => "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it for a while",
+        "breaker" => "The breaker is open: the receiver fails",
+        "paused" => "It is paused",
+        "ordered" => "Deliveries wait for an earlier one of the same key",
+        reason => Fault::named(reason).map_or("", Fault::sentence),
+    }
+}
+
 extend! {
     pub(crate) trait DestinationText for Destination {
         fn label(&self) -> &str {
@@ -159,18 +176,10 @@ extend! {
 
         /// The reason in words, for tooltips.
         fn reason_text(&self) -> &str {
-            if let (Some("refused_within_limit"), Some(refused)) = (self.reason.as_deref(), &self.refused_within_limit) {
-                return &refused.text;
-            }
-            match self.why() {
-                Some("limit") => "It sends as fast as its limit allows",
-                Some("adaptive") => self.adaptive_rate.as_ref().map_or("It sends at its adaptive pace", |pace| pace.detail.as_str()),
-                Some("slow") => "The receiver answers slowly, so max_in_flight is reached before the limit",
-                Some("held") => "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it for a while",
-                Some("breaker") => "The breaker is open: the receiver fails",
-                Some("paused") => "It is paused",
-                Some("ordered") => "Deliveries wait for an earlier one of the same key",
-                reason => reason.and_then(Fault::named).map_or("", Fault::sentence),
+            match (self.why(), &self.refused_within_limit, &self.adaptive_rate) {
+                (Some("refused_within_limit"), Some(refused), _) => &refused.text,
+                (Some("adaptive"), _, Some(pace)) => &pace.detail,
+                (reason, ..) => reason.map_or("", reason_in_words),
             }
         }
 

@@ -39,7 +39,7 @@ impl Admissions {
     pub(crate) fn add(&self, deliveries: Vec<ClaimedDelivery>) {
         for delivery in deliveries {
             let id = delivery.claim.destination_id;
-            if let Some(delivery) = self.batcher.add(Shard::of(id), delivery) {
+            if let Some(delivery) = self.batcher.add(self.client.homes.of(id), delivery) {
                 self.client.estimates.declined(id, 1, self.client.clock.now());
                 self.declined.add(vec![delivery]);
             }

@@ -15,6 +15,7 @@ use crate::{
     connection::{CallFailure, Connection, FailureCause},
     due_times::DueTimes,
     heartbeat::OwnHeartbeat,
+    homes::Homes,
     keys::{Keys, Shard},
     permit_registry::PermitRegistry,
     repairs::Repairs,
@@ -30,6 +31,7 @@ pub(crate) struct ShardClient {
     pub(crate) registry: PermitRegistry,
     pub(crate) due_times: DueTimes,
     pub(crate) estimates: AdmissionEstimates,
+    pub(crate) homes: Homes,
     repairs: Repairs,
 }
 
@@ -50,6 +52,7 @@ impl ShardClient {
             registry: PermitRegistry::default(),
             due_times: DueTimes::new(),
             estimates: AdmissionEstimates::default(),
+            homes: Homes::default(),
             repairs: Repairs::default(),
             config,
         }
@@ -92,6 +95,11 @@ impl ShardClient {
         if self.registry.learn_generation(shard, generation) {
             tracing::warn!(shard = shard.index(), "Redis has lost its data; destinations recover from the store");
         }
+    }
+
+    /// The shard that issued a permit.
+    pub(crate) fn shard_of_permit(&self, id: PermitId) -> Shard {
+        self.registry.issued_by(id).map_or_else(|| self.homes.of(id.destination_id), |(shard, _)| shard)
     }
 
     /// Whether a permit may be used: the heartbeat is valid, and the permit was taken under the current id of this

@@ -8,7 +8,7 @@ use std::{borrow::Cow, time::Duration};
 use bytes::{Buf, BufMut, Bytes};
 use redis::Value;
 use weir_core::{
-    DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, Timestamp, TraceParent,
+    DeliveryId, DestinationId, EventId, LimitGroupId, Limiter, Period, RateLimit, Timestamp, TraceParent,
     adaptive::{AdaptiveRate, PaceCursor},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
@@ -16,7 +16,7 @@ use weir_core::{
     limiter::{LimitCursor, LimiterParts, Ring},
     stall::Progress,
 };
-use weir_queue::{JobLease, Pace, PacedGrant, PermitId};
+use weir_queue::{JobLease, Pace, PacedGrant, PermitId, Turn};
 use weir_sealing::{BODY, Keyring};
 
 /// An entry of the delivery queue.
@@ -292,17 +292,18 @@ impl AnswerReader {
         Self::new(self.0.next()?)
     }
 
-    pub(crate) fn next_leases(&mut self) -> Option<Vec<JobLease>> {
-        self.next_answer()?.0.map(|lease| Self::new(lease)?.lease()).collect()
+    pub(crate) fn next_leases(&mut self, shard: u16) -> Option<Vec<JobLease>> {
+        self.next_answer()?.0.map(|lease| Self::new(lease)?.lease(shard)).collect()
     }
 
-    fn lease(mut self) -> Option<JobLease> {
-        let destination_id = match self.0.next()? {
-            Value::BulkString(id) => std::str::from_utf8(&id).ok()?.parse().ok()?,
-            _ => return None,
-        };
+    fn next_id(&mut self) -> Option<DestinationId> {
+        self.next_text()?.parse().ok()
+    }
+
+    fn lease(mut self, shard: u16) -> Option<JobLease> {
         Some(JobLease {
-            destination_id,
+            destination_id: self.next_id()?,
+            shard,
             epoch: self.next_u64()?,
             version: self.next_u64()?,
             due: self.next_time()?,
@@ -318,6 +319,19 @@ impl AnswerReader {
                 None => None,
             },
             pace: self.next_answer().and_then(Self::pace).map(Box::new),
+            turn: match self.next_answer() {
+                Some(turn) => Some(turn.turn()?),
+                None => None,
+            },
+        })
+    }
+
+    fn turn(mut self) -> Option<Turn> {
+        Some(Turn {
+            group: LimitGroupId::from_bytes(*self.next_id()?.as_bytes()),
+            permits: self.next_int()?.try_into().ok()?,
+            is_known: self.next_int()? == 1,
+            known_since: self.next_time()?,
         })
     }
 

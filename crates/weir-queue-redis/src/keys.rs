@@ -1,6 +1,6 @@
 //! Names of keys. Only this file and `scripts/shard.lua`, which adds the suffixes, make them.
 //!
-//! Every destination belongs to one of [`SHARDS`] shards. All keys of a shard have the same hash tag, so that a script
+//! Every destination belongs to one of [`SHARDS`] shards: to that of its limit group, if it has one. All keys of a shard have the same hash tag, so that a script
 //! on a shard works in a Cluster. The number is fixed: two processes with different numbers would run a destination
 //! twice.
 //!
@@ -12,18 +12,27 @@
 //! {weir:3}:job:dst_…                string  the job, packed; expires when forgetting it changes nothing
 //! {weir:3}:queued:dst_…             zset    permit → when the claim expires
 //! {weir:3}:in_flight:dst_…          zset    permit → when the claim expires
+//! {weir:3}:turns:dst_…              zset    of a group: members that wait for a turn → virtual time
 //! {weir:3}:admitted:…               string  the last admission of a caller and its answer, packed
 //! {weir:0}:records                  hash    process → when it was written, and its record; expires when all have ended
 //! weir:notices                      channel notifications: earlier due times and new generations
 //! ```
 //!
+//! A group has a job and sets of permits as a destination has, and so one entry in the schedule. Its id is written as that
+//! of a destination: a program of an earlier version then takes it for a destination that was deleted.
+//!
 //! `weir` is the prefix, which a setting can replace, for installations that share a server.
 
-use weir_core::{DestinationId, InstallationId};
+use weir_core::{DestinationId, InstallationId, LimitGroupId};
 
 pub(crate) const SHARDS: usize = 16;
 /// The consumer group in which workers read the delivery queue.
 pub(crate) const GROUP: &str = "workers";
+
+/// The id of a group's job.
+pub(crate) fn group_job(id: LimitGroupId) -> DestinationId {
+    DestinationId::from_bytes(*id.as_bytes())
+}
 
 /// One of the [`SHARDS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,7 +46,12 @@ impl Shard {
         (0..SHARDS).map(Self)
     }
 
-    /// The shard of a destination. Never changes. The last bytes of an id are random, so destinations spread evenly.
+    /// The shard of the budgets of a destination in this group.
+    pub(crate) fn of_home(id: DestinationId, group: Option<LimitGroupId>) -> Self {
+        Self::of(group.map_or(id, group_job))
+    }
+
+    /// The shard of a destination without a group, or of a group's job. Never changes. The last bytes of an id are random, so destinations spread evenly.
     pub(crate) fn of(id: DestinationId) -> Self {
         let tail = id.as_bytes().iter().skip(8).fold(0u64, |tail, &byte| tail << 8 | u64::from(byte));
         Self((tail % SHARDS as u64) as usize)
@@ -45,6 +59,15 @@ impl Shard {
 
     pub(crate) fn index(self) -> usize {
         self.0
+    }
+
+    /// Its number for the scheduler.
+    pub(crate) fn number(self) -> u16 {
+        self.0 as u16
+    }
+
+    pub(crate) fn numbered(number: u16) -> Self {
+        Self(usize::from(number) % SHARDS)
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {

@@ -118,7 +118,9 @@ impl RedisQueue {
         let holder = self.client.heartbeat.process();
         let register = |entry: OrphanedEntry| {
             let OrphanedEntry { entry, generation, id, claim, expires_at, had_slot } = entry;
-            self.client.registry.register(id, HeldPermit { generation, expires_at, entry, holder, slot_start: 0 });
+            self.client
+                .registry
+                .register(id, HeldPermit { shard, generation, expires_at, entry, holder, slot_start: 0 });
             OrphanedPermit { id, claim, had_slot }
         };
         Ok(entries.into_iter().map(register).collect())

@@ -3,9 +3,9 @@
 //! `config` has the settings, `connect` reaches the servers, `keys` builds the names of keys, `codec` writes permits,
 //! `clock` is the time of the server in this process. `client` calls the scripts, `batcher` collects what goes in one
 //! call, `notifications` come from other processes, and `tidying` drops the expired state of dead workers. `scripts` has
-//! the texts, and the head of each says what it does: `admit`, `begin`, `change_terms`, `claim`, `depths`, `hold`,
-//! `orphaned`, `progress`, `publish`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the parts that they share,
-//! `arguments`, `entries`, `holders`, `limiter`, `permits`, `shard`, `untaken`.
+//! the texts, and the head of each says what it does: `admit`, `begin`, `change_terms`, `claim`, `close`, `depths`,
+//! `hold`, `orphaned`, `progress`, `publish`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the parts that they
+//! share, `arguments`, `entries`, `groups`, `holders`, `limiter`, `permits`, `shard`, `turns`, `untaken`.
 //!
 //! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job
 //! table. The server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store:
@@ -24,6 +24,7 @@
 //!                                ├─ permit_registry: permits held by this process, and the known generations
 //!                                ├─ due_times: when each shard has a due job ◀── notifications (pub/sub)
 //!                                ├─ admission_estimates: which destinations admit new deliveries
+//!                                ├─ homes: in which shard each destination is
 //!                                ├─ heartbeat: under which id, and until when, this process takes permits
 //!                                ├─ repairs: shards whose keys were damaged begin anew
 //!                                └─ timekeeping, clock: the offset to the server's TIME
@@ -40,6 +41,7 @@ mod connect;
 mod connection;
 mod due_times;
 mod heartbeat;
+mod homes;
 mod installation;
 mod keys;
 mod leases;

@@ -23,6 +23,8 @@ const KEPT_FOR: Duration = Duration::from_secs(600);
 /// A permit that was read from the delivery queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldPermit {
+    /// The shard that issued it. Its destination may have left this shard since.
+    pub(crate) shard: Shard,
     pub(crate) generation: u64,
     pub(crate) expires_at: Timestamp,
     pub(crate) entry: String,
@@ -82,9 +84,7 @@ impl PermitRegistry {
     /// Adds a permit. `false`: it must not be used, because the process holds it already or its generation has ended.
     pub(crate) fn register(&self, id: PermitId, permit: HeldPermit) -> bool {
         let mut state = self.0.lock();
-        if permit.generation != state.generations[Shard::of(id.destination_id).index()]
-            || state.permits.contains_key(&id)
-        {
+        if permit.generation != state.generations[permit.shard.index()] || state.permits.contains_key(&id) {
             return false;
         }
         state.permits.insert(id, permit);
@@ -101,9 +101,9 @@ impl PermitRegistry {
         self.0.lock().permits.get(&id).map(|held| held.holder)
     }
 
-    /// The generation of a held permit.
-    pub(crate) fn generation_of(&self, id: PermitId) -> Option<u64> {
-        self.0.lock().permits.get(&id).map(|held| held.generation)
+    /// The shard and the generation of a held permit.
+    pub(crate) fn issued_by(&self, id: PermitId) -> Option<(Shard, u64)> {
+        self.0.lock().permits.get(&id).map(|held| (held.shard, held.generation))
     }
 
     /// Remembers the slot of a held permit.
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn held(generation: u64) -> HeldPermit {
-        HeldPermit { generation, expires_at: NOW, entry: "1-0".to_owned(), holder: None, slot_start: 0 }
+        HeldPermit { shard: shard(), generation, expires_at: NOW, entry: "1-0".to_owned(), holder: None, slot_start: 0 }
     }
 
     #[test]

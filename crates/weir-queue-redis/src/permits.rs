@@ -7,7 +7,7 @@ use weir_queue::{
     HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, Report, Settled, SlotAnswer, SlotRequest,
 };
 
-use crate::{RedisQueue, keys::Shard, reader::Reader, schedule::by_shard, scripts::Operation, settlements::Ending};
+use crate::{RedisQueue, reader::Reader, schedule::by_shard, scripts::Operation, settlements::Ending};
 
 #[async_trait]
 impl Permits for RedisQueue {
@@ -45,7 +45,7 @@ impl Permits for RedisQueue {
 
     async fn report(&self, reports: &[Report]) -> QueueResult<()> {
         let mut calls = Vec::new();
-        for (shard, reports) in by_shard(reports, |report| report.destination_id) {
+        for (shard, reports) in by_shard(reports, |report| self.client.homes.of(report.destination_id)) {
             let mut call = self.client.new_call(shard, Operation::Report);
             for Report { destination_id, sample } in reports {
                 let json = serde_json::to_string(sample).unwrap_or_default();
@@ -57,7 +57,9 @@ impl Permits for RedisQueue {
     }
 
     fn recorded(&self, ids: &[PermitId]) {
-        ids.iter().for_each(|&id| self.settlements.end(id, Ending::Recorded));
+        for &id in ids {
+            self.settlements.end(id, Ending::Recorded);
+        }
     }
 
     fn losses(&self) -> u64 {
@@ -74,8 +76,7 @@ impl RedisQueue {
     async fn end(&self, permits: impl Iterator<Item = (PermitId, Ending)>) -> QueueResult<()> {
         let mut shards = Vec::new();
         for (id, end) in permits {
-            self.settlements.end(id, end);
-            shards.push(Shard::of(id.destination_id));
+            shards.push(self.settlements.end(id, end));
         }
         // Settlements that fail now are sent again until Redis has them.
         self.settlements.flush(shards).await

@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use weir_core::{Backoff, Clock as _, Timestamp, plan::NextRun};
-use weir_queue::{Publication, Published, QueueError};
+use weir_queue::{GroupRun, Publication, Published, QueueError};
 
 use crate::{
     RedisQueue,
     client::ScriptAnswer,
+    keys::Shard,
     schedule::{BATCH, by_shard},
-    scripts::{Call, Operation},
+    scripts::{Call, Operation, group_terms},
 };
 
 /// How many times a publication is tried. While Redis is silent, three tries take longer than the lease of the run: by
@@ -117,7 +118,7 @@ impl RedisQueue {
     fn batches(&self, publications: &[Publication]) -> Vec<Batch> {
         // A call is about one shard, with as many publications as fit.
         let mut batches: Vec<Batch> = Vec::new();
-        let indexes = by_shard(0..publications.len(), |&index| publications[index].lease.destination_id);
+        let indexes = by_shard(0..publications.len(), |&index| Shard::numbered(publications[index].lease.shard));
         for (shard, indexes) in indexes {
             // How many more deliveries the current call takes.
             let mut room = 0;
@@ -144,7 +145,7 @@ impl RedisQueue {
     fn write(&self, publication: &Publication, call: &mut Call) {
         // Everything in the order in which publish.lua reads it. The name is new for each publication and the same in
         // every try.
-        let Publication { lease, terms, recovered, pace, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, group, pace, deliveries, next } = publication;
         call.destination(lease.destination_id)
             .arg(lease.epoch)
             .arg(lease.version)
@@ -157,6 +158,13 @@ impl RedisQueue {
         call.arg(u8::from(recovered.is_some()));
         if let Some(recovered) = recovered {
             call.limiter(recovered);
+        }
+        call.arg(u8::from(group.is_some()));
+        if let Some(GroupRun { terms, recovered }) = group {
+            call.terms(&group_terms(terms)).arg(u8::from(recovered.is_some()));
+            if let Some(recovered) = recovered {
+                call.limiter(recovered);
+            }
         }
         call.arg(u8::from(pace.is_some()));
         if let Some(rate) = pace {

@@ -228,11 +228,12 @@ impl ShardReader {
             for entry in entries {
                 let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;
                 let expires_at = delivery.expires_at;
-                let held_permit = HeldPermit { generation, expires_at, entry, holder, slot_start: 0 };
+                let held_permit = HeldPermit { shard, generation, expires_at, entry, holder, slot_start: 0 };
                 // It was read before, or its generation has ended.
                 if held.contains(&id) || !self.client.registry.register(id, held_permit) {
                     continue;
                 }
+                self.client.homes.learn(id.destination_id, shard);
                 let expected_at = expected_at.map(|at| self.client.clock.engine_time(shard, at));
                 let published_at = self.client.clock.engine_time(shard, published_at);
                 self.wanted.send_modify(|wanted| *wanted = wanted.saturating_sub(1));

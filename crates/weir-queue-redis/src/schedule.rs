@@ -2,33 +2,35 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
-use weir_core::{Clock as _, Destination, DestinationId, adaptive::Status, claim::ClaimedDelivery, stall::Progress};
+use weir_core::{
+    Clock as _, Destination, DestinationId, LimitGroup, LimitGroupId, adaptive::Status, claim::ClaimedDelivery,
+    stall::Progress,
+};
 use weir_queue::{
-    DueJobs, Hold, JobLease, Publication, Published, QueueProgress, QueueResult, Schedule, TermsChange, Wake,
+    DueJobs, Hold, JobLease, LeftShard, Publication, Published, QueueProgress, QueueResult, Schedule, Terms,
+    TermsChange, Wake,
 };
 
 use crate::{
     RedisQueue,
     client::{ScriptAnswer, unexpected},
-    keys::Shard,
-    scripts::{Call, Operation},
+    keys::{Shard, group_job},
+    scripts::{Call, Operation, group_terms},
 };
 
 /// Items in one call, so that no script occupies the server for long: other processes wait for their slots meanwhile.
 pub(crate) const BATCH: usize = 200;
 
 /// Groups items by shard in batches of at most [`BATCH`]; their order stays.
-pub(crate) fn by_shard<T>(
-    items: impl IntoIterator<Item = T>,
-    id: impl Fn(&T) -> DestinationId,
-) -> Vec<(Shard, Vec<T>)> {
+pub(crate) fn by_shard<T>(items: impl IntoIterator<Item = T>, shard: impl Fn(&T) -> Shard) -> Vec<(Shard, Vec<T>)> {
     let mut shards: BTreeMap<Shard, Vec<Vec<T>>> = BTreeMap::new();
     for item in items {
-        let batches = shards.entry(Shard::of(id(&item))).or_default();
+        let batches = shards.entry(shard(&item)).or_default();
         match batches.last_mut().filter(|batch| batch.len() < BATCH) {
             Some(batch) => batch.push(item),
             None => batches.push(vec![item]),
@@ -59,7 +61,7 @@ impl Schedule for RedisQueue {
 
     async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress> {
         // A shard without any of them is asked too, for the oldest permit that no worker has taken.
-        let mut batches = by_shard(ids.iter().copied().enumerate(), |(_, id)| *id);
+        let mut batches = by_shard(ids.iter().copied().enumerate(), |(_, id)| self.client.homes.of(*id));
         let asked: HashSet<Shard> = batches.iter().map(|(shard, _)| *shard).collect();
         batches.extend(Shard::all().filter(|shard| !asked.contains(shard)).map(|shard| (shard, Vec::new())));
         let call = |(shard, batch): &(Shard, Vec<(usize, DestinationId)>)| {
@@ -83,7 +85,7 @@ impl Schedule for RedisQueue {
     }
 
     async fn paces(&self, ids: &[DestinationId]) -> QueueResult<Vec<Option<Status>>> {
-        let batches = by_shard(ids.iter().copied().enumerate(), |(_, id)| *id);
+        let batches = by_shard(ids.iter().copied().enumerate(), |(_, id)| self.client.homes.of(*id));
         let call = |(shard, batch): &(Shard, Vec<(usize, DestinationId)>)| {
             let mut call = self.client.new_call(*shard, Operation::Paces);
             for (_, id) in batch {
@@ -107,28 +109,56 @@ impl Schedule for RedisQueue {
         self.wakes.send(wakes).await
     }
 
+    async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()> {
+        let edits = edits.iter().map(|edit| (group_job(edit.id), group_terms(edit)));
+        self.change_terms(edits.map(|(job, terms)| (Shard::of(job), job, terms)).collect()).await
+    }
+
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
-        let now = self.client.clock.now();
-        let batches = by_shard(edits, |edit| edit.destination_id);
-        let mut calls = Vec::new();
-        for (shard, edits) in &batches {
-            let mut call = self.client.new_call(*shard, Operation::ChangeTerms);
-            for edit in edits {
-                call.destination(edit.destination_id).terms(&edit.terms);
+        let mut changes = Vec::new();
+        for TermsChange { destination_id: id, terms } in edits {
+            let (known, shard) = (self.client.homes.of(*id), Shard::of_home(*id, terms.group));
+            // No permit of the shard that it leaves gets a slot any more. A deleted destination does not say its group.
+            if known != shard {
+                changes.push((known, *id, Terms { suspended: true, group: None, ..terms.clone() }));
             }
-            calls.push(call);
+            changes.push((shard, *id, terms.clone()));
+            self.client.homes.learn(*id, shard);
         }
-        for ((shard, _), answered) in batches.iter().zip(self.client.call_all(&calls).await) {
-            answered?;
-            // The jobs of edited destinations are due at once.
-            self.client.due_times.learn(*shard, now);
+        self.change_terms(changes).await
+    }
+
+    fn shard_of(&self, id: DestinationId, group: Option<LimitGroupId>) -> u16 {
+        Shard::of_home(id, group).number()
+    }
+
+    fn learn_group(&self, id: DestinationId, group: Option<LimitGroupId>) {
+        self.client.homes.learn_group(id, group);
+    }
+
+    async fn close(&self, left: &[LeftShard]) -> QueueResult<Vec<bool>> {
+        let batches = by_shard(left.iter().enumerate(), |(_, left)| Shard::numbered(left.shard));
+        let call = |(shard, batch): &(Shard, Vec<(usize, &LeftShard)>)| {
+            let mut call = self.client.new_call(*shard, Operation::Close);
+            for (_, left) in batch {
+                call.destination(left.destination_id).version(left.version);
+            }
+            call
+        };
+        let calls: Vec<Call> = batches.iter().map(call).collect();
+        let mut closed = vec![false; left.len()];
+        for ((_, batch), answered) in batches.iter().zip(self.client.call_all(&calls).await) {
+            let mut values = answered?.values;
+            for (at, _) in batch {
+                closed[*at] = values.next_int().ok_or_else(unexpected)? == 1;
+            }
         }
-        Ok(())
+        Ok(closed)
     }
 
     async fn hold(&self, holds: &[Hold]) -> QueueResult<()> {
         let mut calls = Vec::new();
-        for (shard, holds) in by_shard(holds, |hold| hold.destination_id) {
+        for (shard, holds) in by_shard(holds, |hold| self.client.homes.of(hold.destination_id)) {
             let mut call = self.client.new_call(shard, Operation::Hold);
             for hold in holds {
                 call.destination(hold.destination_id).not_before(hold.until).not_before(hold.sent_at);
@@ -166,9 +196,12 @@ impl Schedule for RedisQueue {
     }
 
     fn reserve(&self, destination: &Destination) -> bool {
+        let group = destination.settings.limit_group;
+        self.client.homes.learn_group(destination.id, group);
         let now = self.client.clock.now();
         let max_in_flight = destination.temporary.max_in_flight(destination.settings.max_in_flight, now);
-        self.client.estimates.reserve(destination.id, now, max_in_flight)
+        // Members of a group take turns.
+        group.is_none() && self.client.estimates.reserve(destination.id, now, max_in_flight)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
@@ -185,6 +218,26 @@ impl Schedule for RedisQueue {
 }
 
 impl RedisQueue {
+    /// Changes the terms of destinations and groups in these shards.
+    async fn change_terms(&self, changes: Vec<(Shard, DestinationId, Terms)>) -> QueueResult<()> {
+        let now = self.client.clock.now();
+        let batches = by_shard(changes, |(shard, ..)| *shard);
+        let mut calls = Vec::new();
+        for (shard, changes) in &batches {
+            let mut call = self.client.new_call(*shard, Operation::ChangeTerms);
+            for (_, id, terms) in changes {
+                call.destination(*id).terms(terms);
+            }
+            calls.push(call);
+        }
+        for ((shard, _), answered) in batches.iter().zip(self.client.call_all(&calls).await) {
+            answered?;
+            // The jobs of edited destinations are due at once.
+            self.client.due_times.learn(*shard, now);
+        }
+        Ok(())
+    }
+
     async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> QueueResult<Vec<JobLease>> {
         // The leases must count the permits that this process has settled.
         self.settlements.flush(shards.iter().copied()).await?;
@@ -218,6 +271,6 @@ impl RedisQueue {
         }
         let unread = answered.values.next_int().ok_or_else(unexpected)?;
         self.client.due_times.set_unread(shard, unread.max(0) as usize);
-        answered.values.next_leases().ok_or_else(unexpected)
+        answered.values.next_leases(shard.number()).ok_or_else(unexpected)
     }
 }

@@ -1,7 +1,7 @@
 //! The Lua scripts, one for each operation, and calls of them.
 //!
 //! A script consists of the constants, which come from the Rust definitions so that both sides agree, the parts that it
-//! uses (shard, arguments, limiter, permits), and the operation itself. Calls name it by its digest. A server that does
+//! uses (shard, arguments, groups, limiter, permits, turns), and the operation itself. Calls name it by its digest. A server that does
 //! not know the digest gets the source once.
 
 use std::{sync::LazyLock, time::Duration};
@@ -9,7 +9,7 @@ use std::{sync::LazyLock, time::Duration};
 use redis::{Arg, Cmd, ToRedisArgs};
 use strum::{EnumIter, IntoEnumIterator as _};
 use weir_core::{
-    DestinationId, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    DestinationId, LimitGroup, Limiter, Period, RateLimit, RateLimits, Timestamp,
     adaptive::{AdaptiveRate, PaceCursor},
     claim::ClaimedDelivery,
     limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
@@ -23,7 +23,7 @@ use weir_queue::{
 
 use crate::{
     RedisConfig, codec,
-    keys::{Keys, Shard},
+    keys::{Keys, Shard, group_job},
 };
 
 /// How much longer than needed a job is kept, because a process may still use it a little later. A minute outlasts
@@ -55,6 +55,11 @@ const CHECKED_FOR: Duration = Duration::from_millis(5);
 /// How long the job of a quiet adaptive destination is kept, with less than 4 KB: longer than a night.
 const PACE_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long a job waits in a turn queue at most. One that waits longer is forgotten, and a sweep wakes its destination.
+const WAITING_KEPT: Duration = Duration::from_secs(60 * 60);
+/// The most members that get a turn in one claim, so that no script occupies the server for long.
+const MOST_TURNS: usize = 64;
+
 /// One operation on a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumIter)]
 pub(crate) enum Operation {
@@ -70,6 +75,7 @@ pub(crate) enum Operation {
     Holders,
     Orphaned,
     Withdraw,
+    Close,
     Entries,
     Tidy,
     Depths,
@@ -86,13 +92,16 @@ macro_rules! lua {
 }
 
 const ARGUMENTS: &str = lua!("arguments");
-const LIMITER: &str = concat!(lua!("ring"), "\n", lua!("limiter"));
+const LIMITER: &str = concat!(lua!("groups"), "\n", lua!("ring"), "\n", lua!("limiter"));
+const TURNS: &str = lua!("turns");
 const UNTAKEN: &str = lua!("untaken");
 
 /// The parts that scripts use besides the shard and the arguments.
 const PLAIN: &[&str] = &[];
 const LIMITING: &[&str] = &[LIMITER];
 const ISSUING: &[&str] = &[LIMITER, lua!("permits")];
+const TAKING_TURNS: &[&str] = &[LIMITER, TURNS];
+const PUBLISHING: &[&str] = &[LIMITER, lua!("permits"), TURNS];
 const COUNTING: &[&str] = &[UNTAKEN];
 const WATCHING: &[&str] = &[LIMITER, UNTAKEN];
 
@@ -104,14 +113,15 @@ impl Operation {
             Self::Wake => (PLAIN, lua!("wake")),
             Self::ChangeTerms => (LIMITING, lua!("change_terms")),
             Self::Hold => (LIMITING, lua!("hold")),
-            Self::Claim => (LIMITING, lua!("claim")),
-            Self::Publish => (ISSUING, lua!("publish")),
+            Self::Claim => (TAKING_TURNS, lua!("claim")),
+            Self::Publish => (PUBLISHING, lua!("publish")),
             Self::Admit => (ISSUING, lua!("admit")),
             Self::TakeSlot => (LIMITING, lua!("take_slot")),
-            Self::Settle => (LIMITING, lua!("settle")),
+            Self::Settle => (TAKING_TURNS, lua!("settle")),
             Self::Holders => (PLAIN, lua!("holders")),
             Self::Orphaned => (PLAIN, lua!("orphaned")),
             Self::Withdraw => (PLAIN, lua!("withdraw")),
+            Self::Close => (LIMITING, lua!("close")),
             Self::Entries => (PLAIN, lua!("entries")),
             Self::Tidy => (PLAIN, lua!("tidy")),
             Self::Depths => (COUNTING, lua!("depths")),
@@ -171,6 +181,7 @@ fn constants() -> String {
         ("SHORT_FOR", SHORT_FOR),
         ("SLOW_PACE", SLOW_PACE),
         ("PACE_KEPT", PACE_KEPT),
+        ("WAITING_KEPT", WAITING_KEPT),
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
@@ -181,6 +192,8 @@ fn constants() -> String {
         ("COST_OF_ONE", COST_OF_ONE as usize),
         ("SLOTS_PER_INTERVAL", SLOTS_PER_INTERVAL as usize),
         ("MOST_PERMITS_AHEAD", plan::MOST_AHEAD as usize),
+        ("MAX_PER_RUN", plan::MAX_PER_RUN as usize),
+        ("MOST_TURNS", MOST_TURNS),
         ("LAG_DEPTH", LAG_DEPTH),
         ("DELIVERY_HEAD", codec::HEAD_LEN),
         ("MOST_COUNTED", MOST_COUNTED),
@@ -267,11 +280,13 @@ impl Call {
     }
 
     pub(crate) fn terms(&mut self, terms: &Terms) -> &mut Self {
-        let &Terms { version, suspended, max_in_flight, is_adaptive, held_until, released_at, until, ref limits } =
-            terms;
+        let &Terms {
+            version, suspended, max_in_flight, is_adaptive, held_until, released_at, until, group, weight, ref limits,
+        } = terms;
         self.version(version).arg(u8::from(suspended)).arg(max_in_flight);
         self.not_before(held_until).not_before(released_at).limits(limits).arg(u8::from(is_adaptive));
-        self.not_before(until.unwrap_or(Timestamp::MIN))
+        self.not_before(until.unwrap_or(Timestamp::MIN));
+        self.arg(group.map_or_else(String::new, |group| group_job(group).to_string())).arg(weight)
     }
 
     /// The pace of a run: the numbers by which slots are granted, and its state.
@@ -322,6 +337,13 @@ impl Call {
         }
         command
     }
+}
+
+/// The terms of a group in the form of a destination's. They name the group itself.
+pub(crate) fn group_terms(group: &LimitGroup) -> Terms {
+    let (limits, max_in_flight) = (group.rate_limits.clone(), group.max_in_flight.unwrap_or(u32::MAX));
+    let terms = Terms::deleted(group.updated_at);
+    Terms { limits, max_in_flight, suspended: false, group: Some(group.id), ..terms }
 }
 
 fn micros(time: Duration) -> u64 {

@@ -55,15 +55,21 @@ impl Settlements {
     }
 
     /// Ends a permit; Redis learns it with the next settlements. A used permit stays held until its attempt is
-    /// recorded.
-    pub(crate) fn end(&self, id: PermitId, end: Ending) {
-        let (shard, registry) = (Shard::of(id.destination_id), &self.client.registry);
+    /// recorded. Returns the shard.
+    pub(crate) fn end(&self, id: PermitId, end: Ending) -> Shard {
+        self.end_in(self.client.shard_of_permit(id), id, end)
+    }
+
+    /// The same for a permit of this shard.
+    pub(crate) fn end_in(&self, shard: Shard, id: PermitId, end: Ending) -> Shard {
+        let registry = &self.client.registry;
         let current = registry.generation(shard);
         let (generation, entry) = match end {
-            Ending::Used { .. } => (registry.generation_of(id).unwrap_or(current), None),
+            Ending::Used { .. } => (registry.issued_by(id).map_or(current, |(_, generation)| generation), None),
             _ => registry.remove(id).map_or((current, None), |held| (held.generation, Some(held.entry))),
         };
         self.batcher.add(shard, EndedPermit { id, end, generation, entry });
+        shard
     }
 
     /// Returns once Redis has received all settlements that were added for the shards before this call.

@@ -88,7 +88,7 @@ impl SlotRequests {
     pub(crate) async fn ask(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {
         let (answer, answered) = oneshot::channel();
         let asked_at = self.client.clock.monotonic();
-        self.batcher.add(Shard::of(request.id.destination_id), PendingRequest { request, asked_at, answer });
+        self.batcher.add(self.client.shard_of_permit(request.id), PendingRequest { request, asked_at, answer });
         answered
             .await
             .unwrap_or_else(|_| Err(QueueError::Unknown("the task that requests slots was stopped".to_owned())))
@@ -145,6 +145,7 @@ impl SlotRequests {
         match start {
             0 => return Ok(SlotAnswer::Withdrawn),
             -1 => return Ok(SlotAnswer::NoRoom),
+            -2 => return Ok(SlotAnswer::AboveLimit),
             _ => {}
         }
         if end == 0 {

@@ -53,7 +53,9 @@ impl Settlements {
                 );
             }
             // Their permits end, and their deliveries are declined.
-            unread.iter().for_each(|entry| self.end(entry.id, Ending::Unused));
+            unread.iter().for_each(|entry| {
+                self.end_in(shard, entry.id, Ending::Unused);
+            });
             admissions.declined.add(unread.into_iter().map(|entry| entry.delivery).collect());
             // Less than a page: no other entry is old enough.
             if dropped < TIDY_PAGE {

@@ -22,7 +22,7 @@ impl Wakes {
 
     /// Returns when Redis has received these wakes, or the call has failed.
     pub(crate) async fn send(&self, wakes: &[Wake]) -> QueueResult<()> {
-        let shard = |wake: &Wake| Shard::of(wake.destination_id);
+        let shard = |wake: &Wake| self.client.homes.of(wake.destination_id);
         for wake in wakes {
             self.batcher.add(shard(wake), *wake);
         }

@@ -6,6 +6,7 @@
 
 mod edits;
 mod fast_path;
+mod groups;
 mod holds;
 mod paces;
 mod progress;
@@ -38,7 +39,9 @@ use weir_core::{
     signing::{Secret, Signing},
 };
 
-pub use self::{edits::*, fast_path::*, holds::*, paces::*, progress::*, room::*, schedule::*, slots::*, spacing::*};
+pub use self::{
+    edits::*, fast_path::*, groups::*, holds::*, paces::*, progress::*, room::*, schedule::*, slots::*, spacing::*,
+};
 use crate::{
     DueJobs, HandedBack, Hold, JobLease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
     Terms, TermsChange, Wake,
@@ -101,6 +104,8 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             body: BodySettings::default(),
             egress: Default::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
+            limit_group: None,
+            weight: 1,
             paused: false,
         },
         temporary: Default::default(),
@@ -108,6 +113,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        left_homes: Vec::new(),
         unreadable: None,
         breaker: Breaker::default(),
     }
@@ -229,7 +235,8 @@ impl Subject {
         next: NextRun,
     ) -> Published {
         let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
-        let publication = Publication { lease, terms: Some(terms), recovered, pace: None, deliveries, next };
+        let publication =
+            Publication { lease, terms: Some(terms), recovered, group: None, pace: None, deliveries, next };
         self.queue.publish(vec![publication]).await.expect("publish").remove(0)
     }
 
@@ -406,6 +413,19 @@ macro_rules! queue_conformance {
             a_delivery_beyond_the_pace_is_not_admitted,
             a_probe_of_a_held_receiver_goes_alone_and_at_its_time,
             a_missed_slot_gives_the_spacing_of_its_pace_back,
+            a_destination_without_a_group_has_no_turn,
+            slots_of_all_members_are_one_spacing_of_their_group_apart,
+            a_member_keeps_its_own_limits,
+            a_slot_that_the_group_refuses_costs_a_member_nothing,
+            a_group_in_costs_counts_the_costs_of_all_members,
+            a_lowered_limit_of_a_group_applies_to_outstanding_permits,
+            a_run_that_has_read_old_terms_of_its_group_publishes_nothing,
+            the_sends_of_all_members_count_in_the_max_in_flight_of_their_group,
+            lost_cursors_of_a_group_continue_from_the_recovered_ones,
+            a_missed_slot_is_given_back_to_all_budgets_or_to_none,
+            turns_are_divided_by_weight,
+            no_more_permits_are_queued_under_a_group_than_its_rate,
+            a_destination_that_leaves_its_group_has_only_its_own_budget,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

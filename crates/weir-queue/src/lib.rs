@@ -37,10 +37,11 @@ pub use mailbox::Mailbox;
 pub use paces::known_paces;
 use tokio::time::Instant;
 use weir_core::{
-    Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp,
+    Destination, DestinationId, LimitGroup, LimitGroupId, Limiter, RateLimits, Slot, Timestamp,
     adaptive::{AdaptiveRate, PaceCursor, Sample, Status},
     breaker::BreakerState,
     claim::{Claim, ClaimedDelivery, ProcessId},
+    limit_group::DEFAULT_WEIGHT,
     plan::NextRun,
     stall::Progress,
 };
@@ -116,6 +117,10 @@ pub struct Terms {
     pub max_in_flight: u32,
     /// Paused, deleted, or its breaker is open: no slot is granted.
     pub suspended: bool,
+    /// The budget that the destination shares with others. Its terms come with runs and [`Schedule::edited_groups`].
+    pub group: Option<LimitGroupId>,
+    /// The share of the group's slots, in relation to the weights of the other members that have a backlog.
+    pub weight: u16,
     /// A pace finds itself below the limits. Without it the queue forgets the pace at once.
     pub is_adaptive: bool,
     /// The hold that the store knows; [`Timestamp::MIN`] for none. The queue usually knows it before.
@@ -140,6 +145,8 @@ impl Terms {
             limits: settings.rate_limits.clone(),
             max_in_flight: settings.max_in_flight,
             suspended: settings.paused || destination.breaker.state(now) == BreakerState::Open,
+            group: settings.limit_group,
+            weight: settings.weight,
             is_adaptive: settings.adaptive.is_some(),
             held_until: destination.held_until.unwrap_or(Timestamp::MIN),
             released_at: destination.released_at.unwrap_or(Timestamp::MIN),
@@ -156,11 +163,14 @@ impl Terms {
     pub fn deleted(version: Timestamp) -> Self {
         let [held_until, released_at] = [Timestamp::MIN; 2];
         let limits = RateLimits::UNLIMITED;
+        let (group, weight) = (None, DEFAULT_WEIGHT);
         Self {
             version,
             limits,
             max_in_flight: 0,
             suspended: true,
+            group,
+            weight,
             is_adaptive: false,
             held_until,
             released_at,
@@ -199,10 +209,45 @@ impl Pace {
     }
 }
 
+/// The share of a run in the budget that its destination shares with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub group: LimitGroupId,
+    /// The most permits that the run may publish. What it leaves goes to the other members at once.
+    pub permits: u32,
+    /// The queue knows the terms and the cursors of the group. If not, the run publishes no permit: it recovers them from
+    /// the store.
+    pub is_known: bool,
+    /// [`JobLease::known_since`] of the group.
+    pub known_since: Timestamp,
+}
+
+/// What a run has read of the group of its destination.
+#[derive(Debug, Clone)]
+pub struct GroupRun {
+    /// The version of these terms is their `updated_at`. Older terms never replace newer ones.
+    pub terms: Arc<LimitGroup>,
+    /// The recovered cursors, when the queue knows none.
+    pub recovered: Option<Limiter>,
+}
+
+/// A destination that has left a shard, because its group has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeftShard {
+    pub destination_id: DestinationId,
+    pub shard: u16,
+    /// [`Terms::version`] of the destination, which is elsewhere by them.
+    pub version: Timestamp,
+}
+
 /// A claimed job: the right to run it once.
 #[derive(Debug, Clone)]
 pub struct JobLease {
     pub destination_id: DestinationId,
+    /// Where the job is ([`Schedule::shard_of`]).
+    pub shard: u16,
+    /// `None` where the destination has no group, or the queue does not know it yet.
+    pub turn: Option<Turn>,
     /// Rises with each claim. A publication with an older epoch is stale.
     pub epoch: u64,
     /// Rises with each wake. A stop with an older version re-queues the job instead.
@@ -249,6 +294,8 @@ pub struct Publication {
     pub terms: Option<Terms>,
     /// The recovered cursors, when the lease has none.
     pub recovered: Option<Limiter>,
+    /// The group of the destination, if it has one.
+    pub group: Option<GroupRun>,
     /// The pace after the run. `None` where the destination is not adaptive.
     pub pace: Option<Box<AdaptiveRate>>,
     pub deliveries: Vec<ClaimedDelivery>,
@@ -330,6 +377,8 @@ pub enum SlotAnswer {
     Later(Timestamp),
     /// `max_in_flight` sends are in flight. Ask again in a few milliseconds.
     NoRoom,
+    /// The cost is above a limit, so no slot is ever granted.
+    AboveLimit,
     /// Release the claim, then hand the permit back: the destination is suspended, the permit is not valid any more, or
     /// the next slot is beyond [`SLOT_HORIZON`].
     Withdrawn,
@@ -378,6 +427,25 @@ pub trait Schedule {
     /// Applies new terms, and makes the jobs of the edited destinations due at once. Ignores terms that are not newer
     /// than the known ones.
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()>;
+
+    /// Applies new terms of groups, unless the queue knows newer ones. Permits that wait for a slot get it by these
+    /// terms.
+    async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()>;
+
+    /// Where the budgets of a destination of this group are: all budgets of a destination are in one shard. A queue
+    /// inside one process has one.
+    fn shard_of(&self, _id: DestinationId, _group: Option<LimitGroupId>) -> u16 {
+        0
+    }
+
+    /// Takes note of the group of a destination, for calls that name only the destination.
+    fn learn_group(&self, _id: DestinationId, _group: Option<LimitGroupId>) {}
+
+    /// Removes the jobs and permits of destinations in shards that they have left: after the answer no permit of them
+    /// gets a slot. `false` where the shard knows newer terms of the destination: the run has read old ones.
+    async fn close(&self, left: &[LeftShard]) -> QueueResult<Vec<bool>> {
+        Ok(vec![true; left.len()])
+    }
 
     /// Holds destinations. A hold is only extended; terms with a later `released_at` end it. A hold that was asked for
     /// before the known release is ignored.

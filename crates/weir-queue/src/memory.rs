@@ -3,6 +3,8 @@
 //! All state is one [`JobTable`] behind a mutex that is held for microseconds and never across an await. After a
 //! restart the state comes back from the store: jobs from the sweep, cursors from the recorded sends.
 
+mod budget;
+mod group;
 mod job;
 mod table;
 
@@ -12,7 +14,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 pub use table::{Depths, JobTable};
 use tokio::sync::Notify;
-use weir_core::{Clock, Destination, DestinationId, Timestamp, adaptive::Status, claim::ClaimedDelivery};
+use weir_core::{Clock, Destination, DestinationId, LimitGroup, Timestamp, adaptive::Status, claim::ClaimedDelivery};
 
 use crate::{
     DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueProgress,
@@ -71,6 +73,11 @@ impl Schedule for MemoryQueue {
 
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         self.change(|table, now| edits.iter().for_each(|edit| table.edited(now, edit)));
+        Ok(())
+    }
+
+    async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()> {
+        self.change(|table, now| edits.iter().for_each(|edit| table.edited_group(now, edit)));
         Ok(())
     }
 

@@ -15,7 +15,8 @@ pub async fn known_paces(
     destinations: impl Iterator<Item = &Destination>,
 ) -> HashMap<DestinationId, Status> {
     let adaptive = destinations.filter(|destination| destination.settings.adaptive.is_some());
-    let ids: Vec<DestinationId> = adaptive.map(|destination| destination.id).collect();
+    let learn = |of: &Destination| queue.learn_group(of.id, of.settings.limit_group);
+    let ids: Vec<DestinationId> = adaptive.inspect(|of| learn(of)).map(|destination| destination.id).collect();
     if ids.is_empty() {
         return HashMap::new();
     }

@@ -6,9 +6,9 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use weir_core::{Clock, Timestamp};
+use weir_core::{Clock, LimitGroupId, Timestamp};
 use weir_queue::{SharedQueue, Terms, TermsChange};
-use weir_store::{Destinations, EditPosition, EditedDestination};
+use weir_store::{EditPosition, EditedDestination, RunStore};
 
 use crate::{
     release::Failure,
@@ -28,7 +28,7 @@ const PAGE: u32 = 256;
 
 /// Announces edits again.
 pub struct EditWatcher {
-    store: Arc<dyn Destinations>,
+    store: Arc<dyn RunStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     /// Where the next pass begins.
@@ -38,7 +38,7 @@ pub struct EditWatcher {
 }
 
 impl EditWatcher {
-    pub fn new(store: Arc<dyn Destinations>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let since = clock.now().before(FIRST_OVERLAP);
         Self { store, queue, clock, since, announced: HashSet::new() }
     }
@@ -48,8 +48,24 @@ impl EditWatcher {
         run_every(INTERVAL, shutdown, self).await;
     }
 
+    /// Announces the edits of groups since [`Self::since`]. They are few, so that each is announced in several passes.
+    async fn announce_groups(&self) -> Result<(), Failure> {
+        let mut after = (self.since, LimitGroupId::from_bytes([0; 16]));
+        loop {
+            let edited = self.store.limit_groups_edited_after(after, PAGE).await?;
+            if !edited.is_empty() {
+                self.queue.edited_groups(&edited).await?;
+            }
+            match edited.last() {
+                Some(last) if edited.len() == PAGE as usize => after = (last.updated_at, last.id),
+                _ => return Ok(()),
+            }
+        }
+    }
+
     /// Announces the edits since [`Self::since`] that were not announced before.
     async fn announce(&mut self) -> Result<(), Failure> {
+        self.announce_groups().await?;
         let mut position = EditPosition::at(self.since);
         loop {
             let edited = self.store.edited_after(position, PAGE).await?;

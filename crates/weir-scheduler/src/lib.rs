@@ -10,7 +10,7 @@
 //! send and do not. [`AbandonedDeadLetters`] settles the dead letters of deleted destinations.
 //!
 //! A run is decided in `run`, and its last part for a destination with a replay in `replay_run`; `replay_shares` keeps
-//! the credit of each. `replay` moves the deliveries of replays.
+//! the credit of each; `groups` reads the limit groups of a batch. `replay` moves the deliveries of replays.
 //!
 //! `run_every` is the loop of the agents that make passes.
 
@@ -21,6 +21,7 @@ mod dead_letters;
 mod edits;
 mod fast_path;
 mod fold;
+mod groups;
 mod paces;
 mod processes;
 mod prune;

@@ -97,6 +97,8 @@ mod tests {
         destination.settings.adaptive = Some(Settings::default());
         let lease = JobLease {
             destination_id: destination.id,
+            shard: 0,
+            turn: None,
             epoch: 1,
             version: 1,
             due: NOW,

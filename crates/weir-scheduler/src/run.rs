@@ -4,13 +4,13 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{
-    Destination, Limiter, RateLimit, Timestamp,
+    Destination, LimitGroupId, Limiter, RateLimit, Timestamp,
     claim::ClaimedDelivery,
     limit::Shape,
-    plan::{self, Allowance, NextRun, Observed},
+    plan::{self, Allowance, Binding, NextRun, Observed},
     replay_share::{self, ClaimResult, Credit, Split},
 };
-use weir_queue::{JobLease, LAST_OLD_START, Pace, Publication, Terms};
+use weir_queue::{GroupRun, JobLease, LAST_OLD_START, Pace, Publication, Terms};
 use weir_store::{ClaimRequest, SendHistory, SentCounts};
 
 use crate::release::START_WITHIN;
@@ -25,6 +25,10 @@ pub(crate) struct Run {
     /// When the destination was read.
     now: Timestamp,
     pub(crate) recovered: Option<Limiter>,
+    /// The group of the destination, if it has one.
+    pub(crate) group: Option<GroupRun>,
+    /// The run publishes nothing and is repeated then.
+    waits_until: Option<Timestamp>,
     /// The pace of an adaptive destination, once the run has learnt.
     pub(crate) pace: Option<Box<Pace>>,
     pub(crate) allowance: Allowance,
@@ -44,11 +48,39 @@ impl Run {
             destination,
             now,
             recovered: None,
+            group: None,
+            waits_until: None,
             pace: None,
             allowance: Allowance::NOTHING,
             split: None,
             deliveries: Vec::new(),
             published: 0,
+        }
+    }
+
+    /// The group of the destination.
+    pub(crate) fn group_id(&self) -> Option<LimitGroupId> {
+        self.destination.as_ref()?.settings.limit_group
+    }
+
+    /// Tells the queue nothing, and ends: the destination is not here.
+    pub(crate) fn leave(&mut self) {
+        (self.destination, self.effective, self.group) = (None, None, None);
+    }
+
+    /// Tells the queue nothing, and runs again at this instant.
+    pub(crate) fn wait_until(&mut self, at: Timestamp) {
+        self.leave();
+        self.waits_until = Some(at);
+    }
+
+    /// How many permits the run may publish under the budget of the group. `None`: the queue does not know the group, or
+    /// takes the destination for a member of another one.
+    fn turn(&self) -> Option<u32> {
+        match (self.group_id(), self.lease.turn) {
+            (None, None) => Some(u32::MAX),
+            (Some(group), Some(turn)) if turn.group == group && turn.is_known => Some(turn.permits),
+            _ => None,
         }
     }
 
@@ -82,7 +114,14 @@ impl Run {
 
     /// Decides how much the run may publish. `credit` is the replay credit of the destination, if it has replays.
     pub(crate) fn decide(&mut self, lagging: bool, credit: Option<Credit>) {
+        if let Some(at) = self.waits_until {
+            self.allowance = Allowance { allow: 0, binding: Binding::Until(at) };
+        }
         let (Some(destination), Some(cursors)) = (&self.effective, self.cursors()) else { return };
+        let Some(turn) = self.turn() else {
+            self.allowance = Allowance::NOT_YET;
+            return;
+        };
         let settings = &destination.settings;
         let pace = self.pace.as_ref().map(|pace| &pace.cursor);
         let max_in_flight = pace.map_or(settings.max_in_flight, |pace| pace.window.min(settings.max_in_flight));
@@ -103,7 +142,7 @@ impl Run {
             breaker: &destination.breaker,
             lagging,
         };
-        let allowance = plan::allowance(&observed);
+        let allowance = plan::allowance(&observed).within_turn(turn);
         self.split = credit.filter(|_| allowance.allow > 0).map(|credit| credit.split(allowance.allow, &observed));
         self.allowance = allowance;
     }
@@ -130,7 +169,9 @@ impl Run {
             destination_id: self.lease.destination_id,
             limit,
             expires_at: self.now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
-            durable: ordered || settings.is_some_and(|settings| settings.rate_limits.outlast_a_restart()),
+            durable: ordered
+                || settings.is_some_and(|settings| settings.rate_limits.outlast_a_restart())
+                || self.group.as_ref().is_some_and(|group| group.terms.rate_limits.outlast_a_restart()),
         }
     }
 
@@ -175,13 +216,13 @@ impl Run {
             }
             Box::new(pace.rate)
         });
-        let Self { lease, recovered, deliveries, .. } = self;
-        Publication { lease, terms, recovered, pace, deliveries, next }
+        let Self { lease, recovered, group, deliveries, .. } = self;
+        Publication { lease, terms, recovered, group, pace, deliveries, next }
     }
 }
 
 /// The latest time at which a send that the queue does not know of has started or may still start.
-fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) -> Option<Timestamp> {
     // No send is in the future, even if the clock of the process that recorded it was wrong.
     let recorded = history.last_sent_at.map(|at| at.min(now));
     // Unsettled claims may belong to permits that the queue has lost.
@@ -201,6 +242,8 @@ mod tests {
     fn lease() -> JobLease {
         JobLease {
             destination_id: DestinationId::from_bytes([1; 16]),
+            shard: 0,
+            turn: None,
             epoch: 1,
             version: 1,
             due: NOW,

@@ -6,8 +6,10 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::{counter, histogram};
+use parking_lot::Mutex;
 use weir_core::{
-    Backoff, Clock, Timestamp,
+    Backoff, Clock, DestinationId, IdMap, Timestamp,
+    limit_group::Home,
     plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue};
@@ -32,19 +34,24 @@ const LEASE: Duration = Duration::from_secs(4);
 /// calls.
 pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
+/// Homes that are closed, and the version of the destination whose run has closed them.
+type ClosedHomes = IdMap<DestinationId, (Timestamp, Vec<Home>)>;
+
 /// Executes the rate-limiter jobs.
 pub struct Scheduler {
     pub(crate) store: Arc<dyn RunStore>,
-    queue: SharedQueue,
-    clock: Arc<dyn Clock>,
+    pub(crate) queue: SharedQueue,
+    pub(crate) clock: Arc<dyn Clock>,
     releaser: ClaimReleaser,
     pub(crate) replay_shares: Arc<ReplayShares>,
+    /// The homes that runs under way have closed.
+    pub(crate) closed: Mutex<ClosedHomes>,
 }
 
 impl Scheduler {
     pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let releaser = ClaimReleaser::new(store.clone(), queue.clone(), clock.clone());
-        Self { store, queue, clock, releaser, replay_shares: Arc::default() }
+        Self { store, queue, clock, releaser, replay_shares: Arc::default(), closed: Mutex::default() }
     }
 
     /// The destinations with replays, which the [`Replayer`](crate::Replayer) keeps current.
@@ -160,7 +167,10 @@ impl Scheduler {
             .zip(destinations)
             .map(|(lease, destination)| Run::new(lease, destination, now))
             .collect();
+        self.read_groups(&mut runs, now).await?;
+        self.close_left_homes(&mut runs, now).await?;
         self.recover_cursors(&mut runs, now).await?;
+        self.recover_groups(&mut runs, now).await?;
         let records = self.learn_paces(&mut runs, now).await?;
         let lagging = jobs.depth > plan::LAG_DEPTH;
         for run in &mut runs {
@@ -180,7 +190,7 @@ impl Scheduler {
             run.recover_cursors(history, now);
             for limit in run.windows() {
                 let since = now - (limit.span() + limit.bucket());
-                let sent = self.store.sent_counts(run.lease.destination_id, since, limit).await?;
+                let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit).await?;
                 run.recall(limit, &sent, now);
             }
         }
@@ -198,7 +208,10 @@ impl Scheduler {
         }
         let published: usize = publications.iter().map(|publication| publication.deliveries.len()).sum();
         counter!("weir_permits_published_total").increment(published as u64);
+        let closed = !self.closed.lock().is_empty();
+        let ids = publications.iter().filter(|_| closed).map(|publication| publication.lease.destination_id).collect();
         let answers = self.queue.publish(publications).await?;
+        self.forget_left_homes(ids, &answers).await;
         self.release_stale(answers).await
     }
 

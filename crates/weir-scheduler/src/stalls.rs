@@ -246,6 +246,9 @@ impl StallWatch {
         let slower: Vec<DestinationId> = slower.map(|destination| destination.id).take(LOOKS).collect();
         // The queue is asked in each pass, because it may be away while nothing is late yet.
         let ids: Vec<DestinationId> = asked.iter().chain(&slower).copied().collect();
+        for of in ids.iter().filter_map(|id| read.destinations.get(id)) {
+            self.queue.learn_group(of.id, of.settings.limit_group);
+        }
         let progress = timeout(QUEUE_TIMEOUT, self.queue.progress(&ids)).await.ok().and_then(Result::ok);
         let fault = read.fault(progress.as_ref());
         self.judge(read, &asked, progress.as_ref(), fault).await;

@@ -14,6 +14,7 @@ use weir_store::{
 use crate::{
     activity::{record, record_creation},
     destination_rows::{COUNT_OF_TENANT, INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
+    limit_group_members::{join, leave},
     locks::begin_to_edit,
     paces::FORGET,
     rows::uuid,
@@ -34,7 +35,8 @@ const FORGET_LATER_LIMITS: &str = "DELETE FROM limit_changes WHERE destination_i
 
 /// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
 /// lock. An UPDATE alone takes a weaker lock, which does not conflict.
-const LOCK_TO_DELETE: &str = "SELECT updated_at FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
+const LOCK_TO_DELETE: &str =
+    "SELECT updated_at, limit_group FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
 
@@ -53,14 +55,15 @@ const CANCEL_WAITING: &str = sql!(
     "UPDATE deliveries SET state = {cancelled}, updated_at = $1 WHERE destination_id = $2 AND state IN ({waiting})"
 );
 
-async fn record_limits(
+/// Limits of a destination, or of a limit group.
+pub(crate) async fn record_limits(
     connection: &mut PgConnection,
-    id: DestinationId,
+    id: &[u8; 16],
     at: Timestamp,
     limits: &RateLimits,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(INSERT_LIMIT_CHANGE)
-        .bind(uuid(id.as_bytes()))
+        .bind(uuid(id))
         .bind(at.as_nanos())
         .bind(limits_json(limits))
         .bind(interval_code(limits))
@@ -73,19 +76,23 @@ async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<O
     sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
 }
 
-/// Inserts a new destination in a transaction that has the lock of its tenant.
+/// Inserts a new destination in a transaction that has the lock of its tenant. `None`: it may not join its group.
 async fn insert(
     connection: &mut PgConnection,
     destination: &Destination,
     keyring: &Keyring,
-) -> Result<Arc<Destination>, sqlx::Error> {
+) -> Result<Option<Arc<Destination>>, sqlx::Error> {
+    if !join(connection, destination, destination.created_at).await? {
+        return Ok(None);
+    }
     write_destination(INSERT, destination, keyring)?
         .bind(destination.settings.tenant.clone())
         .bind(destination.created_at.as_nanos())
         .execute(&mut *connection)
         .await?;
-    record_limits(connection, destination.id, destination.created_at, &destination.settings.rate_limits).await?;
-    Ok(Arc::new(destination.clone()))
+    let limits = &destination.settings.rate_limits;
+    record_limits(connection, destination.id.as_bytes(), destination.created_at, limits).await?;
+    Ok(Some(Arc::new(destination.clone())))
 }
 
 /// Whether the tenant of a new destination has `most` or more. The transaction has the tenant's lock.
@@ -111,7 +118,10 @@ pub(crate) async fn create(
         transaction.rollback().await?;
         return Ok(Created::Full);
     }
-    let created = insert(&mut transaction, destination, keyring).await?;
+    let Some(created) = insert(&mut transaction, destination, keyring).await? else {
+        transaction.rollback().await?;
+        return Ok(Created::Full);
+    };
     transaction.commit().await?;
     Ok(Created::New(created))
 }
@@ -135,7 +145,10 @@ pub(crate) async fn create_named(
         transaction.rollback().await?;
         return Ok(NamedCreation::Full);
     }
-    let created = insert(&mut transaction, destination, keyring).await?;
+    let Some(created) = insert(&mut transaction, destination, keyring).await? else {
+        transaction.rollback().await?;
+        return Ok(NamedCreation::Full);
+    };
     record(&mut transaction, activity).await?;
     transaction.commit().await?;
     Ok(NamedCreation::New(created))
@@ -161,12 +174,19 @@ pub(crate) async fn patch(
         transaction.rollback().await?;
         return Ok(Created::Before(before));
     }
+    if changed.settings.limit_group != current.settings.limit_group {
+        leave(&mut transaction, current.id, current.settings.limit_group, changed.updated_at).await?;
+        if !join(&mut transaction, &changed, changed.updated_at).await? {
+            transaction.rollback().await?;
+            return Ok(none);
+        }
+    }
     // The audit judges each send by the limits that applied when it started.
     if let Some(steps) = limit_steps(&current, &changed, changed.updated_at) {
         let later = sqlx::query(FORGET_LATER_LIMITS).bind(uuid(changed.id.as_bytes()));
         later.bind(changed.updated_at.as_nanos()).execute(&mut *transaction).await?;
         for step in steps {
-            record_limits(&mut transaction, changed.id, step.at, &step.limits).await?;
+            record_limits(&mut transaction, changed.id.as_bytes(), step.at, &step.limits).await?;
         }
     }
     write_destination(UPDATE, &changed, keyring)?.execute(&mut *transaction).await?;
@@ -194,12 +214,14 @@ pub(crate) async fn delete(
     let current = sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?;
     let refusal = match current {
         None => Some(Deletion::Missing),
-        Some(current) => (!deletion.applies_to(current.time(0)?)).then_some(Deletion::Changed),
+        Some(ref current) => (!deletion.applies_to(current.time(0)?)).then_some(Deletion::Changed),
     };
     if let Some(refusal) = refusal {
         transaction.rollback().await?;
         return Ok(refusal);
     }
+    let group = current.map(|current| current.optionally_parsed(1, "a limit group", |text| text.parse().ok()));
+    leave(&mut transaction, deletion.id, group.transpose()?.flatten(), now).await?;
     // Later events do not find the destination. The deliveries that came meanwhile are cancelled with it.
     sqlx::query(TOMBSTONE).bind(now.as_nanos()).bind(id).execute(&mut *transaction).await?;
     sqlx::query(FORGET).bind(id).execute(&mut *transaction).await?;

@@ -66,7 +66,7 @@ pub(crate) const INSERT: &str = concat!(
     edited_columns!(),
     ", takes_alerts, id, tenant, created_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25, $26, $27, $28, $29, $30)"
+        $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)"
 );
 
 pub(crate) const UPDATE: &str = concat!(
@@ -74,11 +74,11 @@ pub(crate) const UPDATE: &str = concat!(
     edited_columns!(),
     ", takes_alerts, version)
     = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25, $26, $27, DEFAULT)
-    WHERE id = $28"
+        $24, $25, $26, $27, $28, $29, $30, DEFAULT)
+    WHERE id = $31"
 );
 
-/// The first 28 parameters of [`INSERT`] and [`UPDATE`].
+/// The first 31 parameters of [`INSERT`] and [`UPDATE`].
 pub(crate) fn write_destination(
     sql: &'static str,
     destination: &Destination,
@@ -90,11 +90,11 @@ pub(crate) fn write_destination(
 }
 
 pub(crate) fn read_change(row: &PgRow, keyring: &Keyring) -> Read<Change> {
-    let is_deleted = row.optional_int(30)?.is_some();
+    let is_deleted = row.optional_int(33)?.is_some();
     Ok(Change {
         id: row.destination_id(0)?,
         tenant: row.text(1)?,
-        version: row.int(29)?,
+        version: row.int(32)?,
         destination: if is_deleted { None } else { Some(Arc::new(rows::destination(row, keyring)?)) },
     })
 }

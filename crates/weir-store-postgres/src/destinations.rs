@@ -196,7 +196,7 @@ pub(crate) const RECENT_ARRIVALS: &str = "SELECT count(*), (
         SELECT id FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT 1
     ) FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3";
 
-const LIMIT_CHANGES: &str =
+pub(crate) const LIMIT_CHANGES: &str =
     "SELECT at, rate_limits, min_interval_ms FROM limit_changes WHERE destination_id = $1 ORDER BY at";
 
 /// The current values of some destinations.

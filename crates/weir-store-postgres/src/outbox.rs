@@ -68,9 +68,10 @@ impl Outbox for PostgresStore {
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
-    async fn sent_counts(&self, id: DestinationId, since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
+    async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
         let sql = if limit.is_in_costs() { SENT_COSTS } else { SENT_COUNTS };
-        let query = sqlx::query(sql).bind(uuid(id.as_bytes())).bind(limit.bucket().as_nanos() as i64);
+        let bucket = limit.bucket().as_nanos() as i64;
+        let query = sqlx::query(sql).bind(column(ids, |id| uuid(id.as_bytes()))).bind(bucket);
         let found = self.read(query.bind(since.as_nanos()), |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
         Ok(rows::sent_counts(found))
     }
@@ -187,21 +188,23 @@ FROM unnest($1::uuid[]) AS r (id)"};
 /// One statement, so that a send is recorded or its claim is outstanding.
 pub(crate) const SENT_COUNTS: &str = sql! {"
 SELECT sent_at / $2 + 1, count(*) FROM attempts
-    WHERE destination_id = $1 AND sent_at IS NOT NULL AND sent_at > $3 GROUP BY 1
-UNION ALL SELECT -1, count(*) FROM deliveries WHERE destination_id = $1 AND state = {delivering}
+    WHERE destination_id = ANY($1) AND sent_at IS NOT NULL AND sent_at > $3 GROUP BY 1
+UNION ALL SELECT -1, count(*) FROM deliveries WHERE destination_id = ANY($1) AND state = {delivering}
 UNION ALL SELECT -2, (SELECT m.sends_until FROM restored m WHERE m.single AND m.sends_until > $3
-    AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = $1))"};
+    AND m.sends_until >= (SELECT min(t.created_at) FROM destinations t WHERE t.id = ANY($1)))"};
 
 /// The same in costs. The last row is the usual cost: of so many deliveries, that a run publishes no more.
 pub(crate) const SENT_COSTS: &str = sql! {"
 SELECT a.sent_at / $2 + 1, sum(coalesce(d.cost, 1))::bigint FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
-    WHERE a.destination_id = $1 AND a.sent_at IS NOT NULL AND a.sent_at > $3 GROUP BY 1
-UNION ALL SELECT -1, sum(coalesce(cost, 1))::bigint FROM deliveries WHERE destination_id = $1 AND state = {delivering}
+    WHERE a.destination_id = ANY($1) AND a.sent_at IS NOT NULL AND a.sent_at > $3 GROUP BY 1
+UNION ALL SELECT -1, sum(coalesce(cost, 1))::bigint FROM deliveries
+    WHERE destination_id = ANY($1) AND state = {delivering}
 UNION ALL SELECT -2, (SELECT m.sends_until FROM restored m WHERE m.single AND m.sends_until > $3
-    AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = $1))
-UNION ALL SELECT -3, (avg(coalesce(due.cost, 1)) * 256)::bigint FROM (
+    AND m.sends_until >= (SELECT min(t.created_at) FROM destinations t WHERE t.id = ANY($1)))
+UNION ALL SELECT -3, (avg(coalesce(due.cost, 1)) * 256)::bigint FROM unnest($1) one (id) CROSS JOIN LATERAL (
     SELECT cost FROM deliveries
-    WHERE destination_id = $1 AND NOT is_replay AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT 512
+    WHERE destination_id = one.id AND NOT is_replay AND state IN ({waiting})
+    ORDER BY next_attempt_at LIMIT greatest(512 / cardinality($1), 1)
 ) due"};
 
 const MARK_RESTORED: &str = "

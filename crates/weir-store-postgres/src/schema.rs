@@ -64,12 +64,9 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "event types",
         sql: include_str!("../../../migrations/postgres/0035_event_types.sql"),
     },
-    Migration { version: 38, description: "costs", sql: include_str!("../../../migrations/postgres/0038_costs.sql") },
-    Migration {
-        version: 39,
-        description: "throttled",
-        sql: include_str!("../../../migrations/postgres/0039_throttled.sql"),
-    },
+    migration(36, "limit groups", include_str!("../../../migrations/postgres/0036_limit_groups.sql")),
+    migration(38, "costs", include_str!("../../../migrations/postgres/0038_costs.sql")),
+    migration(39, "throttled", include_str!("../../../migrations/postgres/0039_throttled.sql")),
 ]);
 
 fn migrator() -> Migrator {
@@ -136,7 +133,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 21] = [
+    const LEFT_BEHIND: [(i64, &str); 22] = [
         (
             1,
             r#"
@@ -250,6 +247,7 @@ mod tests {
         (33, r#"UPDATE destinations SET event_filter = '{"/a":1}'; UPDATE events SET filtered = 2"#),
         (34, r#"UPDATE destinations SET adaptive = '{"min_per_s":1.0,"max_per_s":null,"latency":true}'"#),
         (35, "SELECT 1"),
+        (36, "SELECT 1"),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

@@ -37,7 +37,7 @@ impl Destinations for SqliteStore {
         destination: Destination,
         creation: Creation,
     ) -> StoreResult<Created<Arc<Destination>>> {
-        self.edit(Durable::Yes, move |transaction| match transaction.is_full(&destination) {
+        self.edit(Durable::Yes, move |transaction| match transaction.is_full(&destination)? {
             true => Ok(transaction.stored_answer(&creation)?.map_or(Created::Full, Created::Before)),
             false => transaction.create_once(&creation, |this| this.create_destination(&destination)),
         })
@@ -176,20 +176,20 @@ pub(crate) const NAMED: &str = "
 SELECT id FROM destinations INDEXED BY destinations_by_name
 WHERE tenant = ? AND name = ? AND deleted_at IS NULL LIMIT 2";
 
-const LIMIT_CHANGES: &str =
+pub(crate) const LIMIT_CHANGES: &str =
     "SELECT at, rate_limits, min_interval_ms FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
 const INSERT: &str = concat!(
     "INSERT INTO destinations (",
     edited_columns!(),
     ", tenant, created_at, id)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 );
 
 const UPDATE: &str = concat!(
     "UPDATE destinations SET (",
     edited_columns!(),
-    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     WHERE id = ? AND deleted_at IS NULL"
 );
 
@@ -235,15 +235,17 @@ impl Transaction<'_, '_> {
         values.text(&destination.settings.tenant).int(destination.created_at.as_nanos());
         values.blob(destination.id.as_bytes());
         execute(self.connection, INSERT, &values)?;
-        self.record_limits(destination.id, destination.created_at, &destination.settings.rate_limits)?;
+        self.record_limits(destination.id.as_bytes(), destination.created_at, &destination.settings.rate_limits)?;
+        self.join(destination, destination.created_at)?;
         let destination = Arc::new(destination.clone());
         self.destinations.set(destination.id, Some(Arc::clone(&destination)));
         Ok(destination)
     }
 
-    /// Whether the tenant of a new destination has as many as it may.
-    fn is_full(&self, destination: &Destination) -> bool {
-        self.destinations.of_tenant(&destination.settings.tenant) >= self.limits.of_tenant
+    /// Whether the tenant of a new destination has as many as it may, or its limit group.
+    fn is_full(&self, destination: &Destination) -> Result<bool> {
+        Ok(self.destinations.of_tenant(&destination.settings.tenant) >= self.limits.of_tenant
+            || !self.may_join(destination)?)
     }
 
     fn create_named_destination(&mut self, destination: &Destination) -> Result<NamedCreation> {
@@ -252,20 +254,20 @@ impl Transaction<'_, '_> {
         if !query(self.connection, NAMED, &values, |_| Ok(()))?.is_empty() {
             return Ok(NamedCreation::Taken);
         }
-        if self.is_full(destination) {
+        if self.is_full(destination)? {
             return Ok(NamedCreation::Full);
         }
         self.create_destination(destination).map(NamedCreation::New)
     }
 
-    fn record_limits(&mut self, id: DestinationId, at: Timestamp, limits: &RateLimits) -> Result<()> {
+    /// Limits of a destination, or of a limit group.
+    pub(crate) fn record_limits(&mut self, id: &[u8; 16], at: Timestamp, limits: &RateLimits) -> Result<()> {
         let mut values = Values::default();
-        values.blob(id.as_bytes()).int(at.as_nanos());
-        values.owned_text(limits_json(limits)).optional_int(interval_code(limits));
+        values.blob(id).int(at.as_nanos()).owned_text(limits_json(limits)).optional_int(interval_code(limits));
         execute(self.connection, INSERT_LIMIT_CHANGE, &values).map(drop)
     }
 
-    fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
+    pub(crate) fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
         let mut values = edited_values(&destination, self.keyring)?;
         values.blob(destination.id.as_bytes());
         execute(self.connection, UPDATE, &values)?;
@@ -281,13 +283,21 @@ impl Transaction<'_, '_> {
     ) -> Result<Created<Option<Arc<Destination>>>> {
         let Some(current) = self.destinations.get(patch.id) else { return Ok(Created::New(None)) };
         let Some(edited) = patch.applied_to(&current) else { return Ok(Created::New(None)) };
+        let moves = edited.settings.limit_group != current.settings.limit_group;
+        if moves && !self.may_join(&edited)? {
+            return Ok(Created::New(None));
+        }
         self.create_once(creation, |this| {
+            if moves {
+                this.leave(&current, patch.now)?;
+                this.join(&edited, patch.now)?;
+            }
             // The audit judges each send by the limits that applied when it started.
             if let Some(steps) = limit_steps(&current, &edited, patch.now) {
                 let mut values = Values::default();
                 values.blob(patch.id.as_bytes()).int(patch.now.as_nanos());
                 execute(this.connection, FORGET_LATER_LIMITS, &values)?;
-                steps.iter().try_for_each(|step| this.record_limits(patch.id, step.at, &step.limits))?;
+                steps.iter().try_for_each(|step| this.record_limits(patch.id.as_bytes(), step.at, &step.limits))?;
             }
             this.update_destination(edited).map(Some)
         })
@@ -336,6 +346,7 @@ impl Transaction<'_, '_> {
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, TOMBSTONE, &values)?;
         execute(self.connection, FORGET, &Values::id(id.as_bytes()))?;
+        self.leave(&current, now)?;
         // In the same transaction, so that no delivery waits at a deleted destination.
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());

@@ -49,6 +49,7 @@ mod event_types;
 mod files;
 mod history;
 mod ingest;
+mod limit_groups;
 mod message_groups;
 mod open;
 mod outbox;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use rusqlite::Row;
+use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
@@ -74,12 +75,24 @@ impl Outbox for SqliteStore {
         Ok(histories)
     }
 
-    async fn sent_counts(&self, id: DestinationId, since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes()).int(limit.bucket().as_nanos() as i64).int(since.as_nanos());
-        let sql = if limit.is_in_costs() { SENT_COSTS } else { SENT_COUNTS };
-        let found = fetch(&self.readers, sql, values, |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
-        Ok(rows::sent_counts(found))
+    async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
+        let sql = if limit.is_in_costs() { &SENT_COSTS } else { &SENT_COUNTS };
+        let mut counts = Vec::new();
+        for part in ids.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(size + 4);
+            for id in part {
+                values.blob(id.as_bytes());
+            }
+            values.nulls(size - part.len());
+            values.int(limit.bucket().as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
+            if limit.is_in_costs() {
+                values.int((SAMPLE / size).max(1) as i64);
+            }
+            let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
+            counts.extend(fetch(&self.readers, sql.sql(size), values, read).await?);
+        }
+        Ok(rows::sent_counts(counts))
     }
 
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
@@ -153,28 +166,41 @@ pub(crate) static SEND_HISTORY: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// One statement, so that a send is recorded or its claim is outstanding. In the order of buckets, by the index.
-pub(crate) const SENT_COUNTS: &str = sql! {"
-SELECT sent_at / ?2 + 1, count(*) FROM attempts INDEXED BY attempts_of_destination
-    WHERE destination_id = ?1 AND sent_at IS NOT NULL AND sent_at > ?3 GROUP BY 1
-UNION ALL SELECT -1, count(*) FROM deliveries INDEXED BY deliveries_claimed
-    WHERE destination_id = ?1 AND state = {delivering}
-UNION ALL SELECT -2, (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
-    WHERE t.id = ?1 AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ?3)"};
+/// One statement, so that a send is recorded or its claim is outstanding.
+pub(crate) static SENT_COUNTS: Batch = Batch::new(
+    "WITH r (id) AS (VALUES ",
+    "(?)",
+    ",",
+    sql! {")
+SELECT sent_at / ? + 1, count(*) FROM r CROSS JOIN attempts INDEXED BY attempts_of_destination
+    WHERE destination_id = r.id AND sent_at IS NOT NULL AND sent_at > ? GROUP BY 1
+UNION ALL SELECT -1, count(*) FROM r CROSS JOIN deliveries INDEXED BY deliveries_claimed
+    WHERE destination_id = r.id AND state = {delivering}
+UNION ALL SELECT -2, (SELECT m.sends_until FROM r CROSS JOIN destinations t CROSS JOIN restored m
+    WHERE t.id = r.id AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ? LIMIT 1)"},
+);
 
-/// The same in costs. The third row is the usual cost: of so many deliveries, that a run publishes no more.
-pub(crate) const SENT_COSTS: &str = sql! {"
-SELECT a.sent_at / ?2 + 1, sum(coalesce(d.cost, 1)) FROM attempts a INDEXED BY attempts_of_destination
+/// Of so many deliveries the usual cost is read, because a run publishes no more.
+const SAMPLE: usize = 512;
+
+/// The same in costs. The third row is the usual cost.
+pub(crate) static SENT_COSTS: Batch = Batch::new(
+    "WITH r (id) AS (VALUES ",
+    "(?)",
+    ",",
+    sql! {")
+SELECT a.sent_at / ? + 1, sum(coalesce(d.cost, 1)) FROM r CROSS JOIN attempts a INDEXED BY attempts_of_destination
     CROSS JOIN deliveries d ON d.id = a.delivery_id
-    WHERE a.destination_id = ?1 AND a.sent_at IS NOT NULL AND a.sent_at > ?3 GROUP BY 1
-UNION ALL SELECT -1, sum(coalesce(cost, 1)) FROM deliveries INDEXED BY deliveries_claimed
-    WHERE destination_id = ?1 AND state = {delivering}
-UNION ALL SELECT -2, (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
-    WHERE t.id = ?1 AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ?3)
-UNION ALL SELECT -3, CAST(avg(coalesce(d.cost, 1)) * 256 AS INTEGER) FROM (
+    WHERE a.destination_id = r.id AND a.sent_at IS NOT NULL AND a.sent_at > ? GROUP BY 1
+UNION ALL SELECT -1, sum(coalesce(cost, 1)) FROM r CROSS JOIN deliveries INDEXED BY deliveries_claimed
+    WHERE destination_id = r.id AND state = {delivering}
+UNION ALL SELECT -2, (SELECT m.sends_until FROM r CROSS JOIN destinations t CROSS JOIN restored m
+    WHERE t.id = r.id AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ? LIMIT 1)
+UNION ALL SELECT -3, CAST(avg((SELECT avg(coalesce(d.cost, 1)) FROM (
     SELECT id FROM deliveries INDEXED BY deliveries_due
-    WHERE destination_id = ?1 AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT 512
-) due CROSS JOIN deliveries d ON d.id = due.id"};
+    WHERE destination_id = r.id AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT ?
+) due CROSS JOIN deliveries d ON d.id = due.id)) * 256 AS INTEGER) FROM r"},
+);
 
 const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 

@@ -19,6 +19,7 @@ use crate::{
     discard::{DEAD_LETTERS, DISCARD},
     history::{SENDS, TENANTS_WITH_KEYS, events_page, events_window_end, past},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
+    limit_groups::{MEMBERS, MEMBERSHIPS},
     message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
     purge::{self, CANCEL, WAITING_OF_ANY_TYPE, WAITING_WITH_TYPES},
@@ -42,6 +43,8 @@ fn plan(connection: &Connection, sql: &str) -> String {
     let read = |row: &rusqlite::Row<'_>| row.text(3);
     query(connection, &format!("EXPLAIN QUERY PLAN {sql}"), &Values::default(), read).unwrap().join("\n")
 }
+
+const SENT: &str = "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)";
 
 #[test]
 fn hot_statements_use_their_indexes_at_every_size() {
@@ -68,6 +71,8 @@ fn hot_statements_use_their_indexes_at_every_size() {
                 &TRAFFIC_OF,
                 "SEARCH traffic USING INDEX traffic_of_destination (destination_id=? AND at>?)",
             ),
+            ("sent counts", &SENT_COUNTS, SENT),
+            ("sent costs", &SENT_COSTS, SENT),
             ("claims out", &SEND_HISTORY, "USING COVERING INDEX deliveries_claimed (destination_id=?"),
         ] {
             let plan = plan(&connection, &batch.sql(size));
@@ -166,8 +171,9 @@ fn reads_use_their_indexes() {
         ),
         ("unfinished of a replay", IS_UNFINISHED, "USING COVERING INDEX deliveries_replayed (replay_id=? AND state<?)"),
         ("open replays", OPEN, "USING INDEX replays_open"),
-        ("sent counts", SENT_COUNTS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)"),
-        ("sent costs", SENT_COSTS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)"),
+        ("members", MEMBERS, "USING INDEX limit_group_members_present (group_id=?)"),
+        ("present members", MEMBERSHIPS, "USING INDEX limit_group_members_present (group_id=?)"),
+        ("former members", MEMBERSHIPS, "USING INDEX limit_group_members_left (group_id=? AND left_at>?)"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
         ("first due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
     ] {

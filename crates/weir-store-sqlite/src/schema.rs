@@ -38,12 +38,9 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "event types",
         sql: include_str!("../../../migrations/sqlite/0035_event_types.sql"),
     },
-    Migration { version: 38, description: "costs", sql: include_str!("../../../migrations/sqlite/0038_costs.sql") },
-    Migration {
-        version: 39,
-        description: "throttled",
-        sql: include_str!("../../../migrations/sqlite/0039_throttled.sql"),
-    },
+    migration(36, "limit groups", include_str!("../../../migrations/sqlite/0036_limit_groups.sql")),
+    migration(38, "costs", include_str!("../../../migrations/sqlite/0038_costs.sql")),
+    migration(39, "throttled", include_str!("../../../migrations/sqlite/0039_throttled.sql")),
 ]);
 
 fn migrator() -> Migrator {

@@ -74,6 +74,8 @@ impl Condition {
         let settings = &destination.settings;
         let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
         let rate = [settings.rate_limits.per_second(), pace_per_s].into_iter().flatten().reduce(f64::min);
+        // How fast a member of a limit group is sent depends on the others: nothing is said of it here.
+        let rate = rate.filter(|_| settings.limit_group.is_none());
         let drains_in = rate.map(|rate| self.waiting as f64 / rate);
         DestinationStatus {
             waiting: self.waiting,

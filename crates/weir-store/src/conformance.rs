@@ -21,6 +21,7 @@ mod filters;
 mod history;
 mod ingest;
 mod keyed_creations;
+mod limit_groups;
 mod lists;
 mod message_groups;
 mod message_groups_under_load;
@@ -63,7 +64,8 @@ use weir_core::{
 pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, costs::*, counters::*, destination_names::*,
     destinations::*, discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, history::*,
-    ingest::*, keyed_creations::*, lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*,
+    ingest::*, keyed_creations::*, limit_groups::*, lists::*, message_groups::*, message_groups_under_load::*,
+    ordered_replays::*,
     outbox::*, paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*,
     traces::*, traffic::*,
 };

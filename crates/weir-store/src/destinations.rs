@@ -5,10 +5,14 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{
     Condition, DeliveryState, Destination, DestinationId, RateLimits, Timestamp, access::TenantScope,
-    activity::Activity, breaker::Breaker, destination::Settings, temporary::Temporary,
+    activity::Activity, breaker::Breaker, destination::Settings, limit_group::Home, temporary::Temporary,
 };
 
 use crate::{Created, Creation, DestinationLimits, Page, PageRequest, StateCounts, StoreResult};
+
+/// The most homes that a destination has left and that are not closed yet. A run closes all; only a destination that is
+/// not run, for example while it is paused, has several.
+pub const MAX_LEFT_HOMES: usize = 8;
 
 /// An edit: the new settings in full, applied only if the destination still has `expected_updated_at`.
 #[derive(Debug, Clone)]
@@ -33,7 +37,8 @@ impl DestinationPatch {
     /// The edited destination; `None` if it was edited meanwhile, or its secrets cannot be read. Its breaker closes if the
     /// edit may have fixed the problem (another URL or way out, another breaker policy, or a resume), or if
     /// [`Self::closes_breaker`] is set. Its hold
-    /// is lifted by another URL, by a resume, and if [`Self::lifts_hold`] is set.
+    /// is lifted by another URL, by a resume, and if [`Self::lifts_hold`] is set. Also `None` if it has left
+    /// [`MAX_LEFT_HOMES`].
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
         if current.updated_at != self.expected_updated_at || current.unreadable.is_some() {
             return None;
@@ -62,6 +67,15 @@ impl DestinationPatch {
             edited.released_at = edited.released_at.max(Some(self.made_at)).max(after_last_release);
         }
         edited.temporary = temporary;
+        // Its old home may grant until it is closed. A home in the list was left: its cursors do not know later sends.
+        if before.limit_group != after.limit_group {
+            let left = Home::from(before.limit_group);
+            edited.left_homes.retain(|home| *home != left);
+            edited.left_homes.push(left);
+        }
+        if edited.left_homes.len() > MAX_LEFT_HOMES {
+            return None;
+        }
         // The reason ends with the pause.
         if !edited.settings.paused {
             edited.paused_reason = None;
@@ -278,7 +292,7 @@ pub enum NamedCreation {
     New(Arc<Destination>),
     /// A destination of the tenant has the name.
     Taken,
-    /// The tenant has as many destinations as it may.
+    /// The tenant has as many destinations as it may, or the destination may not join its limit group.
     Full,
 }
 
@@ -293,7 +307,8 @@ pub trait Destinations: Send + Sync {
     /// Sets the limits of destinations for later creations and events.
     fn limit_destinations(&self, limits: DestinationLimits);
 
-    /// Stores a new destination and its initial limits, unless its tenant has reached its limit of destinations.
+    /// Stores a new destination and its initial limits, unless its tenant has reached its limit of destinations, or it may
+    /// not join its limit group: then the answer is [`Created::Full`] too.
     async fn create_destination(
         &self,
         destination: Destination,
@@ -326,7 +341,7 @@ pub trait Destinations: Send + Sync {
     ) -> StoreResult<Page<Arc<Destination>>>;
 
     /// Applies an edit and records changed limits. Resuming a paused destination clears `paused_reason`. `None` if the
-    /// destination is deleted or was edited meanwhile; then no answer is stored.
+    /// destination is deleted or was edited meanwhile, or may not join its limit group; then no answer is stored.
     async fn patch_destination(
         &self,
         patch: DestinationPatch,

@@ -208,7 +208,10 @@ impl<'e> Intake<'e> {
             found.retain(|(_, found)| takes(found));
             filtered = fan_out.len() - found.len();
         }
-        let too_low = |found: &Arc<Destination>| found.settings.rate_limits.too_low_for(event.cost()).copied();
+        let too_low = |found: &Arc<Destination>| {
+            let limits = found.temporary.limits(&found.settings.rate_limits, event.created_at);
+            limits.too_low_for(event.cost()).copied()
+        };
         let too_dear = found.iter().find_map(|(id, found)| Some((*id, found.as_ref().and_then(too_low)?)));
         if let Some((destination_id, limit)) = too_dear {
             return Some(Err(IngestRefusal::CostAboveLimit { destination_id, limit }));

@@ -25,7 +25,7 @@
 //! # Files
 //!
 //! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `event_types`, `fast_path`, `history`,
-//! `ingest`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
+//! `ingest`, `limit_groups`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
 //! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
 //! replica may answer.
@@ -50,6 +50,7 @@ mod filters;
 mod history;
 mod ingest;
 pub mod intake;
+mod limit_groups;
 mod list_statements;
 mod listing;
 mod message_groups;
@@ -84,7 +85,8 @@ pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, St
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
-    Destinations, EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than, limit_steps,
+    Destinations, EditPosition, EditedDestination, Hold, LimitChange, MAX_LEFT_HOMES, NamedCreation, Pause, later_than,
+    limit_steps,
 };
 pub use directory::{Directory, Matches, TenantDestinations};
 pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, DISCARDS_COUNTED, discard};
@@ -98,6 +100,10 @@ pub use history::{
     DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
 };
 pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
+pub use limit_groups::{
+    GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
+    tenant_code,
+};
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
@@ -138,7 +144,7 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + Outbox + Paces + ReplaySteps;
+    RunStore: Destinations + LimitGroups + Outbox + Paces + ReplaySteps;
     /// For the sweep.
     SweepStore: MessageGroups + Outbox;
     /// For attempts and their results.
@@ -159,7 +165,7 @@ bundles! {
     AlertStore: Alerting + Destinations + Ingest + Paces + RefusalStore;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
-        + DeadLetterStore + ApiKeys + Counters + EventTypes + Replays + Shedding;
+        + DeadLetterStore + ApiKeys + Counters + EventTypes + LimitGroupEdits + Replays + Shedding;
 }
 
 /// A store, shared.

@@ -133,8 +133,9 @@ pub trait Outbox: Send + Sync {
     /// The last sends of these destinations, in the same order.
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>>;
 
-    /// What a destination has sent after `since`, in buckets of this limit, in its unit.
-    async fn sent_counts(&self, id: DestinationId, since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts>;
+    /// What these destinations together have sent after `since`, in buckets of this limit, in its unit. Of each destination in
+    /// one statement, so that a send is recorded or its claim is outstanding.
+    async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts>;
 
     /// Marks the store as restored from a backup: sends that it did not record may have started until `sends_until`.
     /// The mark is the lower bound of `last_sent_at` for every destination that existed then.

@@ -13,6 +13,7 @@ mod deliveries;
 mod destinations;
 mod event_types;
 mod events;
+mod limit_groups;
 mod paces;
 mod replays;
 mod temporary;
@@ -36,6 +37,7 @@ pub use self::{
     destinations::{Value, destination, destination_values, limit_change},
     event_types::{EVENT_TYPE_COLUMNS, catalogue_totals, event_type, event_type_size, known_event_type},
     events::{claimed_body, event, known_event},
+    limit_groups::{LIMIT_GROUP_COLUMNS, limit_group, membership},
     paces::{pace_change, pace_copy},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
     traffic::{
@@ -164,9 +166,9 @@ pub fn sent_counts(rows: impl IntoIterator<Item = (i64, Option<i64>)>) -> SentCo
     for (kind, value) in rows {
         let count = || u32::try_from(value.unwrap_or(0)).unwrap_or(u32::MAX);
         match kind {
-            -1 => sent.claimed = count(),
-            -2 => sent.restored = value.map(Timestamp::from_nanos),
-            -3 => sent.usual_cost = count(),
+            -1 => sent.claimed = sent.claimed.saturating_add(count()),
+            -2 => sent.restored = sent.restored.max(value.map(Timestamp::from_nanos)),
+            -3 => sent.usual_cost = sent.usual_cost.max(count()),
             bucket => sent.buckets.push((bucket, count())),
         }
     }

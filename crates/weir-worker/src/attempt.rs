@@ -23,7 +23,7 @@ use weir_core::{
 use weir_queue::{PacedGrant, Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
 
-use self::permit_slots::{AskAhead, PermitSlots};
+use self::permit_slots::{AskAhead, PermitSlots, SlotNotes};
 use crate::{
     meters::Meters,
     outbound::{
@@ -132,32 +132,24 @@ impl Attempter {
     pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> AttemptEnd {
         let began = self.clock.now();
         // The limit was lowered while the delivery waited. It can never be sent, and must not wait unseen for ever.
-        if let Some(limit) = target.destination.settings.rate_limits.too_low_for(permit.delivery.cost) {
-            let error = format!(
-                "not sent: its cost of {} is above the limit of {} per {} of the destination",
-                permit.delivery.cost, limit.limit, limit.period
-            );
-            let unreachable = Unreachable { failure: Failure::Forbidden, error };
-            let decision = Decision {
-                outcome: AttemptOutcome::Rejected,
-                verdict: Verdict::Dead,
-                effect: Effect::None,
-                refusal: None,
-                is_counted: true,
-            };
-            let nothing = Sent::nothing(unreachable, Duration::ZERO, began);
-            let finished = record(permit, target, nothing, decision, began);
-            return AttemptEnd::Recorded(FinishedAttempt { ignored_by_breaker: true, ..finished });
+        let of = &target.destination;
+        let limits = of.temporary.limits(&of.settings.rate_limits, began);
+        if let Some(limit) = limits.too_low_for(permit.delivery.cost) {
+            let limit = format!("the limit of {} per {} of the destination", limit.limit, limit.period);
+            return Self::above_limit(permit, target, &limit, began);
         }
         let span = self.spans.as_ref().and_then(|spans| spans.begin(body.trace()));
         // The receiver gets the span of the attempt, if there is one.
         let traced_body = span.map(|span| body.clone().traced(Some(span.context)));
-        let mut paced = None;
-        let sent = match self.send(permit, traced_body.as_ref().unwrap_or(body), target, &mut paced).await {
+        let mut notes = SlotNotes::default();
+        let sent = match self.send(permit, traced_body.as_ref().unwrap_or(body), target, &mut notes).await {
             TransportResult::Sent(sent) => *sent,
             // An attempt without a connection has no send start, and is judged and recorded like any other.
             TransportResult::Unreachable(unreachable, tried_for) => {
                 Sent::nothing(unreachable, tried_for, self.clock.now())
+            }
+            TransportResult::Withdrawn if notes.is_above_limit => {
+                return Self::above_limit(permit, target, "a limit that its sends share", began);
             }
             TransportResult::Withdrawn => {
                 counter!("weir_permits_unused_total").increment(1);
@@ -184,8 +176,24 @@ impl Attempter {
             self.outbound.close_idle(&target.target);
         }
         self.report(permit, target, &sent, decision.outcome, span);
-        let sample = paced.and_then(|paced| sample(&sent, &decision.effect, paced)).map(Box::new);
+        let sample = notes.paced.and_then(|paced| sample(&sent, &decision.effect, paced)).map(Box::new);
         AttemptEnd::Recorded(FinishedAttempt { sample, ..record(permit, target, sent, decision, began) })
+    }
+
+    /// The end of an attempt that never gets a slot.
+    fn above_limit(permit: &Permit, target: &DestinationTarget, limit: &str, began: Timestamp) -> AttemptEnd {
+        let error = format!("not sent: its cost of {} is above {limit}", permit.delivery.cost);
+        let unreachable = Unreachable { failure: Failure::Forbidden, error };
+        let decision = Decision {
+            outcome: AttemptOutcome::Rejected,
+            verdict: Verdict::Dead,
+            effect: Effect::None,
+            refusal: None,
+            is_counted: true,
+        };
+        let nothing = Sent::nothing(unreachable, Duration::ZERO, began);
+        let finished = record(permit, target, nothing, decision, began);
+        AttemptEnd::Recorded(FinishedAttempt { ignored_by_breaker: true, ..finished })
     }
 
     /// Keeps a permit whose body or secrets this process cannot open for a moment, and returns it unused: at once it would
@@ -196,13 +204,13 @@ impl Attempter {
         AttemptEnd::Unused(permit.into())
     }
 
-    /// `paced` becomes what the slot was granted under.
+    /// `notes` becomes what the answers for the permit say.
     async fn send(
         &self,
         permit: &Permit,
         body: &EventBody,
         target: &DestinationTarget,
-        paced: &mut Option<PacedGrant>,
+        notes: &mut SlotNotes,
     ) -> TransportResult {
         // When to ask for the slot, the latest send start, and when the start lag begins.
         let start_by = permit.delivery.expires_at - target.timeout();
@@ -217,7 +225,7 @@ impl Attempter {
             start_by,
             preparation: None,
             slot: None,
-            paced,
+            notes,
             lag_since,
         };
         // How long the permit took to get here, and how long the request for its slot will take.

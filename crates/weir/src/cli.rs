@@ -5,6 +5,7 @@ pub(crate) mod complete;
 pub(crate) mod destinations;
 pub(crate) mod event_types;
 pub(crate) mod limit;
+pub(crate) mod limit_groups;
 pub(crate) mod time;
 pub(crate) mod watch;
 
@@ -20,6 +21,7 @@ use self::{
     complete::destination_names,
     destinations::DestinationCommand,
     event_types::EventTypeCommand,
+    limit_groups::LimitGroupCommand,
     time::PastTime,
     watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, SheddingArgs, SimulateArgs, StatusArgs},
 };
@@ -120,6 +122,9 @@ pub(crate) enum ApiCommand {
     /// List, show, change and delete the types of events that producers may send
     #[command(name = "event-types", alias = "event-type")]
     EventTypes(ApiArgs<EventTypeCommand>),
+    /// List, show, create, edit and delete limit groups: budgets that several destinations share
+    #[command(name = "limit-groups", alias = "limit-group")]
+    LimitGroups(ApiArgs<LimitGroupCommand>),
     /// Open the dashboard in a browser: the overview, or the page of a destination, delivery, event or replay
     Open(OpenArgs),
 }

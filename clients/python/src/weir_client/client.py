@@ -34,11 +34,17 @@ from .types import (
     EventTypeSettings,
     FilterTried,
     HeldDestination,
+    LimitGroup,
+    LimitGroupChanges,
+    LimitGroupOverview,
+    LimitGroupReplacement,
+    LimitGroupRow,
     ListCount,
     Me,
     NewDestination,
     NewEvent,
     NewKey,
+    NewLimitGroup,
     OverriddenDestination,
     OverviewHistory,
     OverviewRow,
@@ -123,6 +129,7 @@ class Weir(_Resource):
         self.alerts = AlertThresholds(self._transport)
         self.shedding = LoadShedding(self._transport)
         self.event_types = EventTypes(self._transport)
+        self.limit_groups = LimitGroups(self._transport)
         self.activity = ActivityLog(self._transport)
 
     def me(self) -> Me:
@@ -688,6 +695,67 @@ class EventTypes(_Resource):
     def delete(self, name: str, *, if_match: str | None = None) -> None:
         """Deletes a type. A strict server refuses its events within a second."""
         self._call("DELETE", "/v1/event-types/{name}", {"name": name}, headers=given({"if-match": if_match}))
+
+
+class LimitGroups(_Resource):
+    def create(self, group: NewLimitGroup) -> LimitGroup:
+        """Creates a budget that several destinations share: they join it by their `limit_group`."""
+        return cast(LimitGroup, self._call("POST", "/v1/limit-groups", body=group))
+
+    def list(self) -> Pages[LimitGroupRow]:
+        """The groups with their use and their backlog."""
+        return self._pages("GET", "/v1/limit-groups", {})
+
+    def get(self, id: str) -> LimitGroup:
+        return (self.get_version(id))[0]
+
+    def get_version(self, id: str) -> tuple[LimitGroup, str]:
+        """The group and its version, for `if_match`."""
+        answer = self._transport.send("GET", "/v1/limit-groups/{id}", {"id": id})
+        return answer.json(), answer.headers["etag"]
+
+    def edit(self, id: str, changes: LimitGroupChanges, *, if_match: str | None = None) -> LimitGroup:
+        """Changes the given fields. With `if_match`, only if the group still has that version."""
+        headers = given({"if-match": if_match})
+        return cast(
+            LimitGroup, self._call("PATCH", "/v1/limit-groups/{id}", {"id": id}, body=changes, headers=headers)
+        )
+
+    def put(
+        self,
+        tenant: str,
+        name: str,
+        settings: LimitGroupReplacement,
+        *,
+        if_match: str | None = None,
+        only_create: bool = False,
+    ) -> LimitGroup:
+        """Creates the group with this name, or replaces its limits. The tenant `*`: its members may be of any tenant."""
+        headers = given({"if-match": if_match, "if-none-match": "*" if only_create else None})
+        parts = {"tenant": tenant, "name": name}
+        return cast(
+            LimitGroup,
+            self._call("PUT", "/v1/limit-groups/by-name/{tenant}/{name}", parts, body=settings, headers=headers),
+        )
+
+    def delete(self, id: str, *, if_match: str | None = None) -> None:
+        """Deletes the group, which must have no members."""
+        self._call("DELETE", "/v1/limit-groups/{id}", {"id": id}, headers=given({"if-match": if_match}))
+
+    def overview(self, id: str) -> LimitGroupOverview:
+        """The group and its members: the share of each, and why it is not sent faster."""
+        return cast(LimitGroupOverview, self._call("GET", "/v1/limit-groups/{id}/overview", {"id": id}))
+
+    def preview(self, id: str, *, rate_limits: Sequence[RateLimit] | None = None) -> Preview:
+        """What other limits would do to the backlogs of all members. Nothing is changed."""
+        body = given({"rate_limits": None if rate_limits is None else [*rate_limits]})
+        answer = self._call("POST", "/v1/limit-groups/{id}/preview", {"id": id}, body=body, repeatable=True)
+        return cast(Preview, answer)
+
+    def audit(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> Audit:
+        """The audit of the recorded send starts of all members; by default of the last day."""
+        query = {"from": time_text(from_), "to": time_text(to)}
+        return cast(Audit, self._call("GET", "/v1/limit-groups/{id}/audit", {"id": id}, query=query))
 
 
 class ActivityLog(_Resource):

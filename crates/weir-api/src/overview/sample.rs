@@ -9,7 +9,9 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, refusing::Refusing, stall::StallReport};
+use weir_core::{
+    Destination, DestinationId, LimitGroupId, Timestamp, access::TenantScope, refusing::Refusing, stall::StallReport,
+};
 use weir_queue::{SharedQueue, known_paces};
 use weir_store::{
     DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET,
@@ -20,7 +22,7 @@ use super::{
     row::{Row, Standing},
     version,
 };
-use crate::figures::{Figures, Measured, Reason, flood_began, is_slow, per_second};
+use crate::figures::{Figures, Measured, Reason, flood_began, is_slow, per_second, share};
 
 /// How many destinations are read at one time.
 const AT_ONCE: u32 = 1_000;
@@ -111,13 +113,13 @@ impl Sample {
 
         let mut paces = known_paces(queue, destinations.iter().map(|destination| &**destination)).await;
 
-        let mut row = |destination: Arc<Destination>| {
+        let mut measured = |destination: &Arc<Destination>| {
             let id = destination.id;
             let traffic = |of: &HashMap<DestinationId, RecentTraffic>| of.get(&id).copied().unwrap_or_default();
             let (RecentTraffic { sum: all, arriving_since }, newer) = (traffic(&all), traffic(&newer).sum);
             let older_arrivals = all.arrivals.saturating_sub(newer.arrivals);
             let began = flood_began(all.arrivals, arriving_since, older_from);
-            let measured = Measured {
+            Measured {
                 counts: counts.get(&id).copied().unwrap_or_default(),
                 oldest_at: oldest.get(&id).copied(),
                 achieved_per_s: match is_slow(&destination.at(now).settings.rate_limits) {
@@ -127,7 +129,7 @@ impl Sample {
                 arrivals_per_s: per_second(all.arrivals, began, now),
                 older_arrivals_per_s: per_second(older_arrivals, began.min(newer_from), newer_from),
                 newer_arrivals_per_s: per_second(newer.arrivals, newer_from, now),
-                refusals: refusals.found(&destination).flatten(),
+                refusals: refusals.found(destination).flatten(),
                 // Under a backlog the cursors are where a send of just now left them.
                 rings: Vec::new(),
                 usual_cost: 0,
@@ -135,10 +137,16 @@ impl Sample {
                 answer_time: None,
                 fault: stalls.fault_of(id, now),
                 pace: paces.remove(&id),
-            };
-            Row { figures: Figures::of(&destination, &measured, now), destination }
+                share: None,
+            }
         };
-        let mut rows: Vec<Row> = destinations.into_iter().map(&mut row).collect();
+        let mut measured: Vec<_> = destinations.iter().map(&mut measured).collect();
+        share_groups(store, &destinations, &mut measured, now).await?;
+        let row = |(destination, measured): (Arc<Destination>, Measured)| Row {
+            figures: Figures::of(&destination, &measured, now),
+            destination,
+        };
+        let mut rows: Vec<Row> = destinations.into_iter().zip(measured).map(row).collect();
         rows.sort_by_cached_key(trouble);
         let by_id = rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect();
         let mut sample = Self {
@@ -323,7 +331,7 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
             | Reason::Ordered
             | Reason::Slow,
         ) => 2,
-        Some(Reason::Adaptive | Reason::Limit) => 3,
+        Some(Reason::Adaptive | Reason::Group | Reason::Limit) => 3,
         None if figures.counts.waiting() > 0 => 4,
         None if figures.counts.dead_letters() > 0 => 5,
         None if destination.settings.paused => 6,
@@ -331,6 +339,31 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
     };
     let wait = figures.drain_eta.max(figures.oldest_age);
     (rank, Reverse(wait), Reverse(figures.counts.dead_letters()), *destination.id.as_bytes())
+}
+
+/// Notes the shares of the members of all limit groups.
+async fn share_groups(
+    store: &dyn Store,
+    destinations: &[Arc<Destination>],
+    measured: &mut [Measured],
+    now: Timestamp,
+) -> StoreResult<()> {
+    let mut members: HashMap<LimitGroupId, Vec<(&Destination, &mut Measured)>> = HashMap::new();
+    for (destination, measured) in destinations.iter().zip(measured) {
+        if let Some(id) = destination.settings.limit_group {
+            members.entry(id).or_default().push((destination, measured));
+        }
+    }
+    let ids: Vec<LimitGroupId> = members.keys().copied().collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    for group in store.limit_groups(&ids).await?.into_iter().flatten() {
+        if let Some(members) = members.get_mut(&group.id) {
+            share(&group, members, now);
+        }
+    }
+    Ok(())
 }
 
 /// Every destination that is not deleted. The known ones are read by id, which costs little, and new ones are at the

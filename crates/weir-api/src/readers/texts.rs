@@ -5,7 +5,7 @@
 use serde_json::Value;
 use utoipa::openapi::Schema;
 use weir_core::{
-    ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
+    ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, LimitGroupId, Period, ReplayId, Timestamp,
     destination::ALL_TENANTS,
     event::{MAX_TYPE_LEN, valid_type},
     limit::{Shape, Unit},
@@ -127,6 +127,13 @@ text! {
     /// The id of a replay.
     #[schema(as = ReplayId, value_type = String, pattern = "^rpl_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "rpl_01h2xcejqtf2nbrexx3vqjhp41")]
     pub(crate) struct ReplayIdText(ReplayId);
+    parse = parsed;
+}
+
+text! {
+    /// The id of a limit group.
+    #[schema(as = LimitGroupId, value_type = String, pattern = "^lgr_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "lgr_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub(crate) struct LimitGroupIdText(LimitGroupId);
     parse = parsed;
 }
 
@@ -442,6 +449,7 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<EventIdText>();
         assert_pattern_is_accepted::<DeliveryIdText>();
         assert_pattern_is_accepted::<ReplayIdText>();
+        assert_pattern_is_accepted::<LimitGroupIdText>();
         assert_pattern_is_accepted::<TenantText>();
         assert_pattern_is_accepted::<AnyTenantText>();
         assert_pattern_is_accepted::<NewEventTypeText>();

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The range of an audit without `from`.
-const DEFAULT_RANGE: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const DEFAULT_RANGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// The number of sends per page. The judgement of a page takes a few milliseconds; then other tasks can run.
 const PAGE: u32 = 5_000;
 /// An audit that takes longer is refused. Shorter than the timeout of `weir audit`.
@@ -77,7 +77,7 @@ async fn judge(
     }
 }
 
-fn judge_send(auditor: &mut Auditor, record: &SendRecord) {
+pub(crate) fn judge_send(auditor: &mut Auditor, record: &SendRecord) {
     let position = record.position;
     if record.is_unknown {
         let unknown =

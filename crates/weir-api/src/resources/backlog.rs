@@ -11,7 +11,7 @@ use weir_store::{DestinationCounts, MINUTE, SentCounts, StateCounts};
 use super::destinations::{self, adaptive::pace_of};
 use crate::{
     auth::Caller,
-    figures::{Figures, Measured, flood_began, is_slow, millis, per_second},
+    figures::{Figures, Measured, Share, flood_began, is_slow, millis, per_second},
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
     state::{Api, ApiState},
@@ -100,8 +100,17 @@ pub(crate) async fn measure_sends(
         answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
         fault: api.live.stalls().fault_of(id, now),
         pace: pace_of(api, destination).await?,
+        share: share_of(api, destination).await?,
         ..Measured::default()
     })
+}
+
+/// The share of a member of a limit group, from the sample that has all members.
+async fn share_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<Share>> {
+    if destination.settings.limit_group.is_none() {
+        return Ok(None);
+    }
+    Ok(api.live.sample().await?.row(destination.id).and_then(|row| row.figures.share))
 }
 
 /// What is recorded for those of these limits that have the window shape; and the usual cost of what waits, or 0.
@@ -113,7 +122,7 @@ pub(crate) async fn rings(
 ) -> ApiResult<(Vec<Ring>, u32)> {
     let (mut rings, mut usual_cost) = (Vec::new(), 0);
     for limit in limits.of_shape(Shape::Window) {
-        let sent = api.store.sent_counts(id, now - (limit.span() + limit.bucket()), *limit).await?;
+        let sent = api.store.sent_counts(&[id], now - (limit.span() + limit.bucket()), *limit).await?;
         usual_cost = usual_cost.max(sent.usual_cost);
         // Claims wait for their slots, and are counted with what waits.
         rings.push(SentCounts { claimed: 0, ..sent }.ring(*limit, now, now));

@@ -9,6 +9,7 @@ pub(crate) mod egress;
 pub(crate) mod filter;
 mod headers;
 pub(crate) mod health;
+mod limit_group;
 mod patch;
 pub(crate) mod rates;
 mod release;
@@ -43,12 +44,14 @@ use weir_queue::{Terms, known_paces};
 use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDeletion, discard};
 
 pub(crate) use self::{
-    by_name::{__path_put, put},
+    by_name::{__path_put, PathName, put},
     edits::{Change, EDIT_ROUNDS, Requested, change, commit, crowded},
+    limit_group::check_may_change_group,
     release::{__path_release, release},
 };
 use self::{
     edits::{Ends, check_may_change, check_may_route, later},
+    limit_group::check_may_move,
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
 };
@@ -121,7 +124,9 @@ pub(crate) async fn create(
     let settings = settings::read(body, &api.addresses)?;
     check_may_change(&caller, &settings.tenant)?;
     check_may_route(&caller, &ProxyChoice::default(), &settings.egress.proxy)?;
+    check_may_move(&api, &caller, (None, settings.limit_group), &settings.tenant).await?;
     let now = api.clock.now();
+    let (group, tenant) = (settings.limit_group, settings.tenant.clone());
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, &author)?;
     let mut first = FirstAnswer::new(StatusCode::CREATED, &view::view(&destination, now, &api.event_types))?;
@@ -131,7 +136,11 @@ pub(crate) async fn create(
         Created::New(destination) => Ok(created(&api, &destination, now)),
         // Another request with the same idempotency key has created a destination first.
         Created::Before(stored) => created_before(&api, &caller, &author, idempotency.read(stored)?).await,
-        Created::Full => Err(full()),
+        Created::Full => {
+            // Perhaps the group is gone or full by now.
+            check_may_move(&api, &caller, (None, group), &tenant).await?;
+            Err(full())
+        }
     }
 }
 
@@ -328,7 +337,8 @@ pub(crate) async fn delete(
         let deletion = DestinationDeletion { id, expected_updated_at, now };
         match api.store.delete_destination(deletion, activity.changing(before, after)).await? {
             Deletion::Deleted => {
-                api.announce_edit(id, Terms::deleted(later(destination.updated_at, now))).await;
+                let terms = Terms::deleted(later(destination.updated_at, now));
+                api.announce_edit(id, Terms { group: destination.settings.limit_group, ..terms }).await;
                 settle_dead_letters(&api, &destination, &author).await;
                 return Ok(StatusCode::NO_CONTENT);
             }

@@ -144,6 +144,7 @@ pub(crate) fn binding(bound: Bound) -> types::Binding {
         Bound::Limit(limit) => types::Binding::Limit(binding_limit(limit)),
         Bound::MinInterval(_) => types::Binding::Other(types::OtherBinding::MinInterval),
         Bound::MaxInFlight => types::Binding::Other(types::OtherBinding::MaxInFlight),
+        Bound::Group => types::Binding::Other(types::OtherBinding::Group),
         Bound::Adaptive => types::Binding::Other(types::OtherBinding::Adaptive),
     }
 }

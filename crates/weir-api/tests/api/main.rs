@@ -27,6 +27,7 @@ mod harness;
 mod history;
 mod holds;
 mod idempotency;
+mod limit_groups;
 mod lists;
 mod ordering;
 mod overrides;

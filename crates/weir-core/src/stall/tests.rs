@@ -43,6 +43,8 @@ fn destination() -> Destination {
             body: BodySettings::default(),
             egress: Default::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
+            limit_group: None,
+            weight: 1,
             paused: false,
         },
         temporary: Default::default(),
@@ -50,6 +52,7 @@ fn destination() -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        left_homes: Vec::new(),
         unreadable: None,
         breaker: Breaker::default(),
     }

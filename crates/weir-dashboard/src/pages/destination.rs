@@ -3,7 +3,7 @@
 pub(crate) mod backlog;
 mod charts;
 pub(crate) mod limits;
-mod limits_form;
+pub(crate) mod limits_form;
 pub(crate) mod now;
 pub(crate) mod pace;
 mod past;

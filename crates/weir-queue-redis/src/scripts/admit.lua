@@ -21,9 +21,9 @@ if repeated then
 end
 
 -- Whether the last run found less than it was allowed to claim, so that at most a few deliveries are waiting. A job
--- without cursors, or with other terms, needs a run first.
+-- without cursors, or with other terms, needs a run first; members of a group take turns.
 local function admits(job, version)
-  return job.fast_path_ahead and job.cursors and job.terms_version == version and not job.suspended
+  return job.fast_path_ahead and job.cursors and job.terms_version == version and not job.suspended and not job.group
 end
 
 -- How many more permits may be issued. A run that is under way may publish its share of `max_in_flight`.

@@ -1,8 +1,8 @@
--- Applies the terms of edited destinations, also to outstanding permits, and makes their jobs due. Terms that are not
+-- Applies the terms of edited destinations and groups, also to outstanding permits, and makes their jobs due. Terms that are not
 -- newer than the known ones are ignored.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; then for each edit: the destination, and its terms as in publish.lua
+-- ARGV    the caller's time; then for each edit: the destination or group, and its terms as in publish.lua
 -- Answer  the generation
 
 local before = earliest()
@@ -12,7 +12,7 @@ while more() do
   if job.terms_version < terms.version then
     -- It counts as a wake: a run under way does not stop the job.
     job.version = job.version + 1
-    follow_terms(job, terms)
+    follow_terms(id, job, terms)
     -- The next run finds out whether there is a backlog.
     job.fast_path_ahead = nil
     if job.phase == 'leased' then
@@ -23,5 +23,6 @@ while more() do
     save_job(id, job)
   end
 end
+save_groups()
 announce(before)
 return { generation }

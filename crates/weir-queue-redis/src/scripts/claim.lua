@@ -8,14 +8,8 @@
 --         or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since, spent; for
 --         each ring the same with until when it is kept or 0, and the usual cost or 0, and then the latest bucket that is free again, how
 --         many buckets there are, and each with its slots); and of an adaptive destination its pace: state, not before,
---         spacing, window, generation, last start, granted, 1 when full, and the reports, each with its arrival
-
--- Drops permits whose claims have expired and counts the others. Expired permits would use up the destination's room
--- permanently.
-local function count_valid(permits)
-  redis.call('ZREMRANGEBYSCORE', permits, '-inf', now)
-  return redis.call('ZCARD', permits)
-end
+--         spacing, window, generation, last start, granted, 1 when full, and the reports, each with its arrival; and of
+--         a member of a group its turn: the group, permits, 1 when the group has cursors, since when it is known
 
 -- How many permits end in the time of two runs and of the preparation, as measured since the last claim.
 local function ended_meanwhile(job, outstanding)
@@ -70,13 +64,10 @@ local function lend_pace(pace)
 end
 
 local most, lease_for = number(), number()
-local due = redis.call('ZRANGE', SCHEDULE, '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
 local leases = {}
-for index = 1, #due, 2 do
-  local id = due[index]
-  local job = load_job(id)
-  -- A job without a floor may have been due for long, so it says nothing about the time of a run.
-  job.run_since = job.phase == 'scheduled' and job.floor == job.due and job.due or nil
+
+-- `turn`: the share of the run in its group, if the job has one.
+local function lend(id, job, due, turn)
   -- A leased job stays in the schedule, at the end of its lease, so that it runs again if its scheduler dies.
   move_job(id, job, 'leased', now + lease_for)
   -- The new epoch makes a publication of an earlier lease stale. Wakes and settles from here on are those of this
@@ -88,12 +79,79 @@ for index = 1, #due, 2 do
   local pace = job.pace and lend_pace(job.pace)
   save_job(id, job)
   leases[#leases + 1] = {
-    id, job.epoch, job.version, tonumber(due[index + 1]),
+    id, job.epoch, job.version, due,
     queued, in_flight,
     job.preparation, job.run_time or 0, ahead, lowered_maximum(job) or 0,
     -- A job of an earlier version does not say it.
-    job.known_since or now, cursors_of(job.cursors), pace,
+    job.known_since or now, cursors_of(job.cursors), pace or turn and false, turn,
   }
 end
+
+local function turn_of(id, job, permits)
+  local group = group_of(id, job)
+  return group and { job.group, permits, group.cursors and 1 or 0, group.known_since }
+end
+
+-- Gives turns to the members that come first, and makes the group due for its next slots while others wait.
+local function claim_group(id, group, due)
+  local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
+  local ahead = ended_meanwhile(group, queued + in_flight)
+  local open, is_full = 0, false
+  if group.cursors then
+    open, is_full = open_turns(group, queued, in_flight, ahead)
+  end
+  local run_since = group.floor == group.due and group.due or nil
+  local flows = give_turns(id, group, open, math.min(most - #leases, MOST_TURNS))
+  for _, flow in ipairs(flows) do
+    if flow.count > 0 or not group.cursors then
+      local job = flow.job
+      job.turn.left, job.run_since = flow.count, run_since
+      group.promised = group.promised or {}
+      group.promised[flow.id] = { flow.count, now, lease_for }
+      group.preparation = smoothed(group.preparation, job.preparation)
+      lend(flow.id, job, due, turn_of(flow.id, job, flow.count))
+    end
+  end
+  group.ran = now
+  if redis.call('EXISTS', turns_of(id)) == 0 then
+    move_job(id, group, 'idle', nil)
+  elseif is_full or not group.cursors then
+    -- The next settle, or the publication of the cursors, calls it.
+    schedule(id, group, now + RUN_FALLBACK, now + RUN_FALLBACK, is_full)
+  else
+    local next_due = paced_due(group, others_in(id, group), now)
+    schedule(id, group, next_due, next_due, false)
+  end
+end
+
+local due_groups = {}
+local due = redis.call('ZRANGE', SCHEDULE, '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+for index = 1, #due, 2 do
+  local id, due_at = due[index], tonumber(due[index + 1])
+  local job = load_job(id)
+  if job.is_group then
+    groups[id] = groups[id] or job
+    due_groups[#due_groups + 1] = { id, due_at }
+  elseif job.group and job.cursors then
+    -- A member waits for its turn. Only a run that is to find its cursors, or to close a shard that it has left, does not.
+    join_turns(id, job, first_turn(id, job))
+    save_job(id, job)
+    if group_of(id, job).due <= now then
+      due_groups[#due_groups + 1] = { job.group, now }
+    end
+  else
+    -- A job without a floor may have been due for long, so it says nothing about the time of a run.
+    job.run_since = job.phase == 'scheduled' and job.floor == job.due and job.due or nil
+    lend(id, job, due_at, turn_of(id, job, 0))
+  end
+end
+for _, entry in ipairs(due_groups) do
+  local id, group = entry[1], groups[entry[1]]
+  -- Once, and only while leases are left: otherwise it stays due.
+  if #leases < most and group.ran ~= now then
+    claim_group(id, group, entry[2])
+  end
+end
+save_groups()
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]
 return { generation, earliest() or false, unread, leases }

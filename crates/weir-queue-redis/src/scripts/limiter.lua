@@ -195,11 +195,10 @@ local function note_cost(limiter, cost)
   end
 end
 
--- Takes the next slot, of a send of this cost or of 1, and returns its start and its end. A slot of a minimum interval is at least `needed` wide, as far
--- as the limits allow: the caller takes the error of its clock from both ends, and the next slot begins later instead.
-local function take_slot(limiter, at, needed, cost)
-  cost = cost or 1
-  local start = next_start(limiter, at, cost)
+-- Takes the slot with this start, which is not before the next one of a send of this cost, and returns its end. A slot of a
+-- minimum interval is at least `needed` wide, as far as the limits allow: the caller takes the error of its clock from both
+-- ends, and the next slot begins later instead.
+local function take_slot(limiter, start, needed, cost)
   local width = width_of_slots(limiter)
   limiter.wide_end = nil
   if limiter.interval and needed > width then
@@ -224,7 +223,7 @@ local function take_slot(limiter, at, needed, cost)
   limiter.last_start = math.max(limiter.last_start or 0, start)
   -- Without a limit there is nothing to give back.
   limiter.last_take = (#limiter.cursors > 0 or limiter.interval) and before or nil
-  return start, start + width
+  return start + width
 end
 
 -- The cursors as they were before the last slot was taken, if it has this start; nil when something has moved them
@@ -261,6 +260,47 @@ local function give_back(limiter, start, at)
     limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
     -- The minimum interval after the slot before it has passed: otherwise this one would not have begun.
     limiter.last_take, limiter.wide_end = nil, nil
+  end
+end
+
+-- Slots under several budgets, a list of limiters: `weir_core::budget`. A slot has one start, the latest of what each
+-- allows a send of this cost.
+local function next_start_in(budgets, at, cost)
+  local start = at
+  for _, limiter in ipairs(budgets) do
+    start = math.max(start, next_start(limiter, at, cost))
+  end
+  return start
+end
+
+-- Notes in those that allow a send of this cost later than `latest` that it has to wait.
+local function wait_for_room_in(budgets, cost, from, at, latest)
+  for _, limiter in ipairs(budgets) do
+    local start = next_start(limiter, from, cost)
+    if start > latest then
+      wait_for_room(limiter, cost, start, at)
+    end
+  end
+end
+
+-- Takes the slot with this start, which all of them allow. It is as narrow as the narrowest.
+local function take_slot_in(budgets, start, needed, cost)
+  local slot_end = math.huge
+  for _, limiter in ipairs(budgets) do
+    slot_end = math.min(slot_end, take_slot(limiter, start, needed, cost))
+  end
+  return start, slot_end
+end
+
+-- Gives a slot back in all of them or in none. Without a limit there is nothing to give back.
+local function give_back_in(budgets, slot_start, at)
+  for _, limiter in ipairs(#budgets > 1 and budgets or {}) do
+    if (#limiter.cursors > 0 or limiter.interval) and not cursors_before(limiter, slot_start) then
+      return
+    end
+  end
+  for _, limiter in ipairs(budgets) do
+    give_back(limiter, slot_start, at)
   end
 end
 
@@ -417,11 +457,12 @@ local function read_limits()
 end
 
 -- The terms of a destination: the settings that decide whether a slot is granted. `valid_until`: when the override ends
--- that they come from; 0 for none.
+-- that they come from; 0 for none. Those of a group name itself.
 local function read_terms()
   return {
     version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
     released_at = number(), limits = read_limits(), is_adaptive = number() == 1, valid_until = number(),
+    group = text(), weight = number(),
   }
 end
 
@@ -463,7 +504,7 @@ local function most_outstanding(job)
   return job.pace and math.min(most, job.pace.window) or most
 end
 
-local function follow_terms(job, terms)
+local function follow_terms(id, job, terms)
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
   job.terms_until = terms.valid_until > 0 and terms.valid_until or nil
   if job.cursors then
@@ -473,4 +514,10 @@ local function follow_terms(job, terms)
     job.pace = nil
   end
   follow_hold(job, terms)
+  if terms.group == id then
+    job.is_group = true
+  else
+    regroup(id, job, terms.group ~= '' and terms.group or nil)
+    job.weight = terms.weight
+  end
 end

@@ -7,10 +7,11 @@
 --           the destination, the lease's epoch and version, a unique name of the publication
 --           the terms that the run read, as a list of none or one: version, 1 when suspended, else 0, max_in_flight,
 --             held until, released at, limits as a list of: limit, period, burst, margin; the minimum interval (0: none);
---             1 for a pace, else 0; when they end (0: never)
+--             1 for a pace, else 0; when they end (0: never); the group or nothing, weight
 --           recovered cursors, as a list of none or one: last start (0: none), held until, the minimum interval (0:
 --             none), a list of: limit, period, burst, margin, since, spent; in the window shape then the latest bucket that
 --             is free again, and a list of: bucket, slots
+--           the group that the run read, as a list of none or one: its terms, and recovered cursors as above
 --           the pace after the run, as a list of none or one: not before, spacing, window, generation, its state
 --           the next run: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
 --           a list of: when the claim expires, the delivery
@@ -47,13 +48,27 @@ local function read_pace()
   }
 end
 
+local function read_group()
+  return { terms = read_terms(), recovered = list(read_limiter)[1] }
+end
+
 local function read_publication()
   return {
     id = text(), epoch = number(), version = number(), name = text(),
-    terms = list(read_terms)[1], recovered = list(read_limiter)[1], pace = list(read_pace)[1],
+    terms = list(read_terms)[1], recovered = list(read_limiter)[1], group = list(read_group)[1], pace = list(read_pace)[1],
     next = text(), next_due = number(),
     batch = list(read_delivery),
   }
+end
+
+-- The group follows newer terms. Its unknown cursors come only from the run: until then no member gets a slot.
+local function follow_group(id, read)
+  local group = group_named(id)
+  if not group.cursors and read.recovered then
+    group.cursors = read.recovered
+    hold_limiter(group.cursors, group.held_until)
+  end
+  follow_terms(id, group, read.terms)
 end
 
 local function follow(job, run)
@@ -62,7 +77,10 @@ local function follow(job, run)
     job.cursors = run.recovered or recovered_limiter(run.terms.limits, now)
     hold_limiter(job.cursors, job.held_until)
   end
-  follow_terms(job, run.terms)
+  follow_terms(run.id, job, run.terms)
+  if job.group and run.group and run.group.terms.group == job.group then
+    follow_group(job.group, run.group)
+  end
   -- What grants and reports have noted since the lease stays.
   if run.pace and job.pace then
     for _, noted in ipairs({ 'last_start', 'before_last', 'granted', 'was_full', 'reports' }) do
@@ -79,16 +97,64 @@ end
 -- How far ahead the slot of a delivery without a run may be.
 local AHEAD_AFTER = { stop = 0, at = 0, soon = FAST_PATH_AHEAD }
 
+-- The permits of this publication move the member forward in the turn queue.
+local function use_turn(job, run)
+  local group = group_of(run.id, job)
+  if not group or not job.turn then
+    return
+  end
+  local promise = group.promised and group.promised[run.id]
+  job.turn.at = job.turn.at + #run.batch / job.weight
+  if job.turn.left then
+    job.turn.left = math.max(job.turn.left - #run.batch, 0)
+  end
+  if promise then
+    promise[1] = math.max(promise[1] - #run.batch, 0)
+  end
+end
+
+-- Ends the turn of a run, if it had one. What it has left goes to the others at once. Returns whether nothing is left.
+local function end_turn(id, job)
+  local group, turn = group_of(id, job), job.turn
+  if not group then
+    return false
+  end
+  if group.promised then
+    group.promised[id] = nil
+  end
+  local left = turn and turn.left or 0
+  if turn then
+    turn.left = nil
+  end
+  if left > 0 then
+    call_waiting(job.group, true)
+  end
+  return left == 0
+end
+
+-- Whether only its group delays a member, so that it waits for its next turn.
+local function waits_for_group(id, job, next_run)
+  return next_run == 'now'
+    or next_run == 'paced' and job.cursors and paced_due(job, redis.call('ZCARD', queued_of(id)), now) <= now + CADENCE
+end
+
 local function requeue(job, run)
   local id, next_run, woken = run.id, run.next, job.woken
+  use_turn(job, run)
   -- The run publishes once more under its lease, so the job stays as it is.
   if next_run == 'continue' then
     return
   end
+  local had_turn = job.turn and job.turn.left
+  local has_used_turn = end_turn(id, job)
   -- Later runs begin earlier by the time that this one took.
   if job.run_since then
     job.run_time = smoothed(job.run_time or 0, math.min(math.max(now - job.run_since, 0), LONGEST_RUN))
     job.run_since = nil
+    if had_turn and job.group then
+      local group = group_of(id, job)
+      group.run_time = smoothed(group.run_time or 0, job.run_time)
+    end
   end
   -- Only a run that found no live backlog opens the fast path.
   job.fast_path_ahead = AHEAD_AFTER[next_run]
@@ -100,6 +166,9 @@ local function requeue(job, run)
     schedule(id, job, woken or now, 0, false)
   elseif next_run == 'at' or next_run == 'soon' then
     schedule(id, job, math.min(woken or run.next_due, run.next_due), 0, false)
+  elseif has_used_turn and waits_for_group(id, job, next_run) then
+    -- It keeps its place: its run was under way.
+    join_turns(id, job, had_turn and job.turn.at or first_turn(id, job))
   -- Paced: the permits of this publication are queued by now, so the pace counts them.
   elseif next_run == 'paced' then
     local due = job.cursors and paced_due(job, redis.call('ZCARD', queued_of(id)), now) or now
@@ -125,8 +194,10 @@ local function publish(run)
   if job.phase ~= 'leased' or job.epoch ~= run.epoch then
     return 0
   end
-  -- The run read the destination before an edit.
-  if run.terms and is_newer(job, run.terms) then
+  -- The run read the destination or its group before an edit.
+  local read = run.group
+  if run.terms and is_newer(job, run.terms) or read and is_newer(group_named(read.terms.group), read.terms) then
+    end_turn(run.id, job)
     schedule(run.id, job, now, 0, false)
     save_job(run.id, job)
     return 0
@@ -148,6 +219,7 @@ local answer = { generation, false }
 while more() do
   answer[#answer + 1] = publish(read_publication())
 end
+save_groups()
 -- After all publications, because each can change it.
 answer[2] = earliest() or false
 return answer

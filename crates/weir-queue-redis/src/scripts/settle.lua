@@ -71,6 +71,15 @@ local function pull_pace(id, job, queued)
   end
 end
 
+-- The permits leave the sets of the group, too. Members that wait may get their room.
+local function settle_in_group(id, group_id, ended, unused)
+  local removed = remove(names_in_group(id, ended), in_flight_of(group_id), queued_of(group_id))
+    + remove(names_in_group(id, unused), queued_of(group_id), in_flight_of(group_id))
+  if removed > 0 and (#unused > 0 or group_named(group_id).on_settle) then
+    call_waiting(group_id, group_named(group_id).on_settle)
+  end
+end
+
 local function settle(id, ended, sent_at, unused, crowded)
   local job, queued, in_flight = load_job(id), queued_of(id), in_flight_of(id)
   -- Only permits that are removed here count: a repeated call finds none.
@@ -93,6 +102,9 @@ local function settle(id, ended, sent_at, unused, crowded)
   end
   if changed then
     save_job(id, job)
+  end
+  if job.group then
+    settle_in_group(id, job.group, ended, unused)
   end
   -- The gauges and tidy.lua visit only destinations with permits.
   if redis.call('EXISTS', queued, in_flight) == 0 then
@@ -119,5 +131,6 @@ while more() do
     end
   end
 end
+save_groups()
 announce(before)
 return { generation }

@@ -93,6 +93,11 @@ local function in_flight_of(id)
   return SHARD .. ':in_flight:' .. id
 end
 
+-- The turn queue of a group; see turns.lua.
+local function turns_of(id)
+  return SHARD .. ':turns:' .. id
+end
+
 -- The name of a permit in these sets. It is longer than the members of Redis's compact sets (64 bytes by default). In a
 -- compact set each operation reads half of the set, which took about a quarter of the server's time.
 local PERMIT = string.rep('.', 65)
@@ -206,7 +211,7 @@ local function load_job(id)
   end
   -- No job of this generation: permits of an earlier one must not count. The same if the job of this generation was
   -- deleted.
-  redis.call('DEL', queued_of(id), in_flight_of(id))
+  redis.call('DEL', queued_of(id), in_flight_of(id), turns_of(id))
   -- A job of an earlier generation is still there, so this generation has issued no permit to the destination.
   -- Otherwise it may have issued some until now.
   return new_job(job and math.min(generation, now) or now)
@@ -225,6 +230,9 @@ end
 -- last slot has passed. After that its cursors can be recovered from the store.
 local function needed_until(job)
   local needed = math.max(now, job.due or 0, job.held_until, job.permits_until)
+  if job.phase == 'waiting' then
+    needed = math.max(needed, now + WAITING_KEPT)
+  end
   -- A pace outlasts the quiet times of its destination.
   if job.pace then
     needed = math.max(needed, now + PACE_KEPT)
@@ -250,8 +258,11 @@ local function save_job(id, job)
   redis.call('SET', job_of(id), cmsgpack.pack(job), 'PXAT', expiry(needed_until(job)))
 end
 
--- The only function that changes a phase, so that job and schedule agree.
+-- The only function that changes a phase, so that job, schedule and turn queue agree.
 local function move_job(id, job, phase, due)
+  if job.phase == 'waiting' then
+    redis.call('ZREM', turns_of(job.group), id)
+  end
   job.phase = phase
   job.due = due
   if due then

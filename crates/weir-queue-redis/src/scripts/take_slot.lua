@@ -7,6 +7,7 @@
 --         before, the start of its slot, if it was missed and nothing was sent in it, or 0, and its cost
 -- Answer  the generation; then for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
 --         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room;
+--         or -2 and 0, when the cost is above a limit;
 --         then for each slot that was granted by a pace: the number of its permit, the pace's generation, and how many
 --         are in flight
 
@@ -52,19 +53,39 @@ local function put_in_flight(id, job, permits, scored)
   redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
 end
 
--- The two numbers of a permit's answer. The pace of an adaptive destination can only delay its slot.
-local function take(job, cost)
-  local from = job.pace and math.max(usable_from, next_of_pace(job.pace)) or usable_from
-  local start = next_start(job.cursors, from, cost)
-  if start > now + GRANT_AHEAD then
-    wait_for_room(job.cursors, cost, start, now)
+-- The same in the sets of the group.
+local function put_in_flight_there(id, job, permits, scored)
+  local names, scored_names = names_in_group(id, permits), {}
+  for index, name in ipairs(names) do
+    scored_names[2 * index - 1], scored_names[2 * index] = scored[2 * index - 1], name
   end
-  if start > now + SLOT_HORIZON then
+  put_in_flight(job.group, group_of(id, job), names, scored_names)
+end
+
+-- How many permits of the group may be put in flight.
+local function room_in_group(id, group)
+  if group.held_until > now + GRANT_AHEAD then
+    return math.huge
+  end
+  local room = most_outstanding(group) - redis.call('ZCARD', in_flight_of(id))
+  return room > 0 and room or most_outstanding(group) - count_valid(in_flight_of(id))
+end
+
+-- The two numbers of a permit's answer. The pace of an adaptive destination can only delay its slot.
+local function take(job, budgets, cost)
+  local from = job.pace and math.max(usable_from, next_of_pace(job.pace)) or usable_from
+  local start = next_start_in(budgets, from, cost)
+  if start > now + GRANT_AHEAD then
+    wait_for_room_in(budgets, cost, from, now, now + GRANT_AHEAD)
+  end
+  if start == math.huge then
+    return -2, 0
+  elseif start > now + SLOT_HORIZON then
     return 0, 0
   elseif start > now + GRANT_AHEAD then
     return start, 0
   end
-  return take_slot(job.cursors, from, needed_width, cost)
+  return take_slot_in(budgets, start, needed_width, cost)
 end
 
 local answer, paced = { generation }, {}
@@ -83,7 +104,13 @@ end
 local function grant_all(requests)
   local id = requests.id
   local job = load_job(id)
+  local group = group_of(id, job)
   local queued, in_flight = expiries(requests)
+  local budgets = { job.cursors, group and group.cursors }
+  local room_there = math.huge
+  if group then
+    room_there = room_in_group(job.group, group)
+  end
   -- The room below the maximum. Every grant of this call takes a part of it.
   local most = most_outstanding(job)
   -- During a hold a permit waits for its slot, not for room, and nothing can be granted.
@@ -94,6 +121,7 @@ local function grant_all(requests)
   local granted, scored = {}, {}
   -- Terms that are over are unknown until the next run.
   local is_open = not job.suspended and job.cursors and now < (job.terms_until or math.huge)
+    and (not group or group.cursors and not group.suspended)
   for index, permit in ipairs(requests.permits) do
     local queued_score = queued[index]
     -- 0 for a permit in neither set: settled, withdrawn, or dropped after its expiry.
@@ -101,7 +129,7 @@ local function grant_all(requests)
     local slot_start, slot_end = 0, 0
     -- A permit in flight asks again after a missed slot, and has its room already.
     local may_send = expires > now and is_open
-    if may_send and queued_score and sending >= most then
+    if may_send and queued_score and (sending >= most or room_there <= 0) then
       slot_start = -1
       if job.pace and sending >= job.pace.window then
         job.pace.was_full = true
@@ -111,14 +139,14 @@ local function grant_all(requests)
         job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end
       -- While the missed slot is the last one, its spacing is given back first.
-      give_back(job.cursors, requests.missed[index], now)
+      give_back_in(budgets, requests.missed[index], now)
       if job.pace and job.pace.last_start == requests.missed[index] then
         job.pace.last_start = job.pace.before_last or 0
       end
-      slot_start, slot_end = take(job, requests.costs[index])
+      slot_start, slot_end = take(job, budgets, requests.costs[index])
       -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then
-        sending = sending + 1
+        sending, room_there = sending + 1, room_there - 1
         granted[#granted + 1] = permit
         scored[#scored + 1] = queued_score
         scored[#scored + 1] = permit
@@ -133,6 +161,9 @@ local function grant_all(requests)
   end
   if #granted > 0 then
     put_in_flight(id, job, granted, scored)
+    if group then
+      put_in_flight_there(id, job, granted, scored)
+    end
   end
   save_job(id, job)
 end
@@ -140,6 +171,7 @@ end
 for _, requests in ipairs(read_requests()) do
   grant_all(requests)
 end
+save_groups()
 for _, part in ipairs(paced) do
   answer[#answer + 1] = part
 end

@@ -3,41 +3,41 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use weir_core::{RateLimits, Slot, limit::Shape};
+use weir_core::{RateLimits, Slot, budget, limit::Shape};
 
 use super::*;
 use crate::codec::from_micros;
 
-/// Plays a list of steps on one limiter and returns the slots that it granted.
+/// Plays a list of steps on some budgets and returns the slots that they granted together.
 const PLAY: &str = "
-local limiter = recovered_limiter(read_limits(), nil)
+local budgets, position = list(function() return recovered_limiter(read_limits(), nil) end), 0
 local slots = {}
 while more() do
-  local step = text()
+  local step, of = text(), position % #budgets + 1
+  position = position + 1
   if step == 'take' then
     local at, cost = number(), number()
-    local slot_start, slot_end = take_slot(limiter, at, 0, cost)
-    slots[#slots + 1] = slot_start
-    slots[#slots + 1] = slot_end
+    slots[#slots + 1], slots[#slots + 2] = take_slot_in(budgets, next_start_in(budgets, at, cost), 0, cost)
   elseif step == 'wait' then
     local at, cost = number(), number()
-    wait_for_room(limiter, cost, next_start(limiter, at, cost), at)
+    wait_for_room_in(budgets, cost, at, at, at)
     -- What a run plans by is the same, too.
-    slots[#slots + 1] = start_after(limiter, cost % 7, at)
+    slots[#slots + 1] = start_after(budgets[of], cost % 7, at)
     slots[#slots + 1] = slots[#slots]
   elseif step == 'give_back' then
-    give_back(limiter, slots[#slots - 1] or 0, number())
+    give_back_in(budgets, slots[#slots - 1] or 0, number())
   elseif step == 'hold' then
-    hold_limiter(limiter, number())
+    hold_limiter(budgets[of], number())
   elseif step == 'limits' then
-    reconfigure(limiter, read_limits())
+    reconfigure(budgets[of], read_limits())
   elseif step == 'recover' then
-    limiter = recovered_limiter(read_limits(), number())
+    budgets[of] = recovered_limiter(read_limits(), number())
   end
 end
 return slots
 ";
 
+/// What is not about all budgets is about one of them, which the position of the step says.
 #[derive(Debug, Clone)]
 enum Step {
     /// At this time, with this cost.
@@ -52,33 +52,34 @@ enum Step {
     Recover(Timestamp),
 }
 
-fn in_rust(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
-    let mut limits = first.clone();
-    let mut limiter = Limiter::new(first);
-    let mut slots = Vec::new();
-    for step in steps {
+fn in_rust(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
+    let mut limits = first.to_vec();
+    let mut budgets: Vec<_> = first.iter().map(Limiter::new).collect();
+    let mut slots: Vec<Slot> = Vec::new();
+    for (of, step) in (0..first.len()).cycle().zip(steps) {
+        let mut all: Vec<_> = budgets.iter_mut().collect();
         match step {
-            Step::Take(at, cost) => slots.push(limiter.take_of(*cost, *at)),
+            Step::Take(at, cost) => slots.extend(budget::take(&mut all, *cost, *at, Timestamp::MAX)),
             Step::Wait(at, cost) => {
-                limiter.wait(*cost, limiter.next_start_of(*cost, *at), *at);
-                let start = limiter.start_after(cost % 7, *at);
+                budget::wait(&mut all, *cost, *at, *at, *at);
+                let start = budgets[of].start_after(cost % 7, *at);
                 slots.push(Slot { start, end: start });
             }
             Step::GiveBack => {
-                limiter.give_back(slots.last().map_or(Timestamp::MAX, |slot| slot.start), late());
+                budget::give_back(&mut all, slots.last().map_or(Timestamp::MAX, |slot| slot.start), late());
             }
-            Step::Hold(until) => limiter.hold(*until),
+            Step::Hold(until) => budgets[of].hold(*until),
             Step::Limits(new) => {
-                limits = new.clone();
-                limiter.reconfigure(new);
+                limits[of] = new.clone();
+                budgets[of].reconfigure(new);
             }
-            Step::Recover(last) => limiter = Limiter::recovered(&limits, Some(*last)),
+            Step::Recover(last) => budgets[of] = Limiter::recovered(&limits[of], Some(*last)),
         }
     }
     slots
 }
 
-fn in_lua(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
+fn in_lua(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
     let source = [&constants(), ARGUMENTS, LIMITER, PLAY].join("\n");
     let mut call = Call {
         shard: Shard::of(DestinationId::from_bytes([0; 16])),
@@ -87,28 +88,40 @@ fn in_lua(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
         command: redis::cmd("EVAL"),
     };
     // No keys, and no time, installation and generation of a caller.
-    call.arg(source).arg(0).arg(0).arg("").arg(0).limits(first);
-    let mut limits = first;
-    for step in steps {
+    call.arg(source).arg(0).arg(0).arg("").arg(0).arg(first.len());
+    for limits in first {
+        call.limits(limits);
+    }
+    let mut limits: Vec<_> = first.iter().collect();
+    for (of, step) in (0..first.len()).cycle().zip(steps) {
         match step {
             Step::Take(at, cost) => call.arg("take").not_before(*at).arg(*cost),
             Step::Wait(at, cost) => call.arg("wait").not_before(*at).arg(*cost),
             Step::GiveBack => call.arg("give_back").not_before(late()),
             Step::Hold(until) => call.arg("hold").not_before(*until),
             Step::Limits(new) => {
-                limits = new;
+                limits[of] = new;
                 call.arg("limits").limits(new)
             }
-            Step::Recover(last) => call.arg("recover").limits(limits).not_before(*last),
+            Step::Recover(last) => call.arg("recover").limits(limits[of]).not_before(*last),
         };
     }
     let times: Vec<i64> = call.command.query(&mut connection()).unwrap();
     times.chunks(2).map(|slot| Slot { start: from_micros(slot[0]), end: from_micros(slot[1]) }).collect()
 }
 
+/// Takes the next slot.
+const TAKE_SLOT: &str = "
+local take_slot_at = take_slot
+local function take_slot(limiter, at, needed, cost)
+  local start = next_start(limiter, at, cost)
+  return start, take_slot_at(limiter, start, needed, cost or 1)
+end
+";
+
 /// Runs a part of a script that has the limiter.
 fn run_with_limiter(text: &str) -> Vec<i64> {
-    let source = [&constants(), ARGUMENTS, LIMITER, text].join("\n");
+    let source = [&constants(), ARGUMENTS, LIMITER, TAKE_SLOT, text].join("\n");
     redis::cmd("EVAL").arg(source).arg(0).query(&mut connection()).unwrap()
 }
 
@@ -251,6 +264,11 @@ fn any_limits() -> impl Strategy<Value = RateLimits> {
         .prop_map(set)
 }
 
+/// The budget of a destination, or of a destination and its group.
+fn any_budgets() -> impl Strategy<Value = Vec<RateLimits>> {
+    prop::collection::vec(any_limits(), 1..=2)
+}
+
 /// Windows with and without a name.
 fn any_periods() -> impl Strategy<Value = BTreeSet<Period>> {
     let seconds = prop_oneof![Just(1), Just(60), Just(3_600), Just(86_400), 1u32..=86_400, 2u32..20];
@@ -305,12 +323,13 @@ fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn slots_in_lua_are_those_in_rust_rounded_up_to_microseconds(limits in any_limits(), steps in any_steps(false)) {
+    fn slots_in_lua_are_those_in_rust_rounded_up_to_microseconds(limits in any_budgets(), steps in any_steps(false)) {
         for (lua, rust) in in_lua(&limits, &steps).into_iter().zip(in_rust(&limits, &steps)) {
             prop_assert!(lua.start >= rust.start, "{lua:?} starts before {rust:?}");
             // Each step adds a spacing, or a burst of spacings, each rounded up by less than a microsecond. By that a slot
             // may count in a later bucket.
-            let buckets = limits.of_shape(Shape::Window).map(RateLimit::bucket).max().unwrap_or_default();
+            let windows = limits.iter().flat_map(|limits| limits.of_shape(Shape::Window));
+            let buckets = windows.map(RateLimit::bucket).max().unwrap_or_default();
             let most = Duration::from_micros(6 * steps.len() as u64) + buckets * steps.len() as u32;
             prop_assert!(lua.start <= rust.start + most, "{lua:?} starts long after {rust:?}");
             prop_assert_eq!(lua.end.since(lua.start), rust.end.since(rust.start));
@@ -319,25 +338,27 @@ proptest! {
 
     /// Without a spacing nothing is rounded, so both count the same, also after edits of these windows.
     #[test]
-    fn windows_in_lua_are_those_in_rust(limits in any_limits(), steps in any_steps(true)) {
-        let of = |limit: &RateLimit, new: &RateLimits| {
+    fn windows_in_lua_are_those_in_rust(limits in any_budgets(), steps in any_steps(true)) {
+        // An edit of a budget keeps its windows, and takes the numbers from other limits.
+        let edited = |limits: &RateLimits, new: &RateLimits| {
             let (sends, margin) = new.as_slice().first().map_or((7, 0), |new| (new.limit.get(), new.margin_ms()));
-            RateLimit::new(sends, limit.period).unwrap().with_margin(margin).unwrap().as_window()
+            let window = |limit: &RateLimit| {
+                RateLimit::new(sends, limit.period).unwrap().with_margin(margin).unwrap().as_window()
+            };
+            RateLimits::new(limits.as_slice().iter().map(window).collect()).unwrap()
         };
-        let windows = |new: &RateLimits| {
-            RateLimits::new(limits.as_slice().iter().map(|limit| of(limit, new)).collect()).unwrap()
-        };
-        let of_windows = |step: Step| match step {
-            Step::Limits(new) => Step::Limits(windows(&new).with_min_interval(new.min_interval())),
+        let of_windows = |(of, step): (&RateLimits, Step)| match step {
+            Step::Limits(new) => Step::Limits(edited(of, &new).with_min_interval(new.min_interval())),
             step => step,
         };
-        let (first, steps) = (windows(&limits), steps.into_iter().map(of_windows).collect::<Vec<_>>());
+        let first: Vec<_> = limits.iter().map(|limits| edited(limits, limits)).collect();
+        let steps: Vec<_> = limits.iter().cycle().zip(steps).map(of_windows).collect();
         prop_assert_eq!(in_lua(&first, &steps), in_rust(&first, &steps));
     }
 
     /// The same in costs, beside a limit of another period in requests, across edits of both.
     #[test]
-    fn costs_in_lua_are_those_in_rust(limits in any_limits(), steps in any_steps(true)) {
+    fn costs_in_lua_are_those_in_rust(limits in any_budgets(), steps in any_steps(true)) {
         let of = |limit: &RateLimit, new: &RateLimits, index: usize| {
             let (sends, margin) = new.as_slice().first().map_or((7, 0), |new| (new.limit.get(), new.margin_ms()));
             let window = RateLimit::new(sends.max(100), limit.period).unwrap().with_margin(margin).unwrap().as_window();
@@ -349,7 +370,7 @@ proptest! {
             let of = |(index, limit)| of(limit, new, index + edits / 3);
             RateLimits::new(limits.as_slice().iter().enumerate().map(of).collect()).unwrap()
         };
-        let first = costs(&limits);
+        let first: Vec<_> = limits.iter().map(&mut costs).collect();
         let in_costs = |step: Step| match step {
             Step::Limits(new) => Step::Limits(costs(&new).with_min_interval(new.min_interval())),
             step => step,
@@ -360,6 +381,7 @@ proptest! {
 
     #[test]
     fn slots_over_the_whole_range_are_those_in_rust(limits in limits_of_the_whole_range(), steps in any_steps(false)) {
+        let limits = [limits];
         for (lua, rust) in in_lua(&limits, &steps).into_iter().zip(in_rust(&limits, &steps)) {
             prop_assert!(lua.start >= rust.start, "{lua:?} starts before {rust:?}");
             // A million spacings, each rounded up by less than a microsecond, would be a second.
@@ -383,7 +405,7 @@ proptest! {
             steps.push(Step::Limits(limits(rate)));
             steps.extend((0..takes).map(|take| Step::Take(at((edit * takes + take) * gap), 1)));
         }
-        let mut slots = in_lua(&limits(&rates[0]), &steps);
+        let mut slots = in_lua(&[limits(&rates[0])], &steps);
         // A burst that an edit adds may start before slots that were granted ahead.
         slots.sort_by_key(|slot| slot.start);
         let bound = rates.iter().map(|rate| rate.0).max().unwrap() + rates.iter().map(|rate| if rate.2 { 1 } else { rate.1 }).max().unwrap() - 1;
@@ -395,12 +417,13 @@ proptest! {
 
     #[test]
     fn edited_limits_in_lua_stay_close_to_those_in_rust(limits in any_limits(), steps in any_steps(true)) {
+        let limits = [limits];
         let edits = steps.iter().filter_map(|step| match step {
             Step::Limits(limits) => Some(limits),
             _ => None,
         });
         // A rounded time may count in another bucket.
-        let windows = edits.chain([&limits]).flat_map(|limits| limits.of_shape(Shape::Window));
+        let windows = edits.chain(&limits).flat_map(|limits| limits.of_shape(Shape::Window));
         let buckets = windows.map(RateLimit::bucket).max().unwrap_or_default() * steps.len() as u32;
         for (lua, rust) in in_lua(&limits, &steps).into_iter().zip(in_rust(&limits, &steps)) {
             // An edit keeps the debt as a number of sends, with its rounding error. The new spacing can be 86,400 ·

@@ -10,9 +10,14 @@ while more() do
   local job = load_job(id)
   -- A run under way does not stop a job whose version has changed.
   job.version = job.version + 1
-  if job.phase ~= 'idle' and not redis.call('ZSCORE', SCHEDULE, id) then
+  -- A waiting job is in a turn queue, and its group in the schedule.
+  local is_kept = job.phase == 'idle' or redis.call('ZSCORE', SCHEDULE, job.phase == 'waiting' and job.group or id)
+  if job.phase == 'waiting' and is_kept then
+    is_kept = redis.call('ZSCORE', turns_of(job.group), id)
+  end
+  if not is_kept then
     -- The schedule was evicted, so no scheduler would ever claim the job.
-    job.phase = 'idle'
+    move_job(id, job, 'idle', nil)
   end
   if job.phase == 'idle' then
     schedule(id, job, due, 0, false)
@@ -22,7 +27,7 @@ while more() do
     if sooner < job.due then
       schedule(id, job, sooner, job.floor, job.on_settle)
     end
-  else
+  elseif job.phase == 'leased' then
     -- The end of the run takes the wake into account.
     job.woken = math.min(job.woken or due, due)
   end

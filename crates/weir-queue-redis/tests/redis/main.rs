@@ -10,6 +10,8 @@ mod conformance;
 mod connecting;
 mod damage;
 mod generations;
+mod group_pacing;
+mod groups;
 mod installations;
 mod leases;
 mod lost_answers;

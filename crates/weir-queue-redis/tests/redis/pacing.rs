@@ -85,6 +85,7 @@ fn run(queue: &RedisQueue, lease: JobLease, recording: &Recording) -> Publicatio
         lease,
         terms: Some(Terms { is_adaptive: pace.is_some(), ..terms(limits) }),
         recovered,
+        group: None,
         pace,
         deliveries,
         next: plan::next_run(allowance, false, None),
@@ -118,7 +119,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
                 asks_at = start - ASK_AHEAD;
                 continue;
             }
-            SlotAnswer::NoRoom | SlotAnswer::Withdrawn => return hand_back(&queue, &[permit]).await,
+            _ => return hand_back(&queue, &[permit]).await,
         };
         tokio::time::sleep(slot.start.since(clock.now())).await;
         let (before, now, after) = (Instant::now(), clock.now(), Instant::now());

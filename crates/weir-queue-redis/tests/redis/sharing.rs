@@ -33,6 +33,7 @@ async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
             lease,
             terms: Some(terms(RateLimits::UNLIMITED)),
             recovered: None,
+            group: None,
             pace: None,
             deliveries: Vec::new(),
             next: NextRun::Stop,
@@ -135,7 +136,7 @@ async fn slot(queue: &RedisQueue, permit: &Permit) -> Slot {
             SlotAnswer::Later(start) => {
                 tokio::time::sleep((start - GRANT_AHEAD / 2).since(queue.clock().now())).await;
             }
-            SlotAnswer::NoRoom | SlotAnswer::Withdrawn => panic!("the permit should be valid"),
+            answer => panic!("the permit should be valid: {answer:?}"),
         }
     }
 }

@@ -212,7 +212,7 @@ pub(crate) fn publication(queue: &RedisQueue, lease: JobLease, count: u8, next: 
     let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
     let to = lease.destination_id;
     let deliveries = (0..count).map(|number| delivery(queue, to, number, Duration::from_secs(30))).collect();
-    Publication { lease, terms: Some(terms), recovered, pace: None, deliveries, next }
+    Publication { lease, terms: Some(terms), recovered, group: None, pace: None, deliveries, next }
 }
 
 /// Wakes destination 1, runs its job once, and takes its permits.
@@ -255,11 +255,14 @@ pub(crate) fn settled(ids: &[PermitId]) -> Vec<Settled> {
 /// The terms of a destination that was never edited.
 pub(crate) fn terms(limits: RateLimits) -> Terms {
     let [version, held_until, released_at] = [Timestamp::MIN; 3];
+    let (group, weight) = (None, 1);
     Terms {
         version,
         limits,
         max_in_flight: 64,
         suspended: false,
+        group,
+        weight,
         is_adaptive: false,
         held_until,
         released_at,

@@ -83,8 +83,15 @@ pub async fn a_permit_without_room_waits_for_the_end_of_an_attempt(subject: Subj
     let permits = subject.permits(limits.clone(), 3, NextRun::Now).await;
     let lease = subject.claim().await;
     let terms = Terms { max_in_flight: 2, ..subject.terms(&limits) };
-    let publication =
-        Publication { lease, terms: Some(terms), recovered: None, pace: None, deliveries: vec![], next: NextRun::Now };
+    let publication = Publication {
+        lease,
+        terms: Some(terms),
+        recovered: None,
+        group: None,
+        pace: None,
+        deliveries: vec![],
+        next: NextRun::Now,
+    };
     subject.queue.publish(vec![publication]).await.expect("publish");
     subject.slot(&permits[0]).await;
     subject.slot(&permits[1]).await;

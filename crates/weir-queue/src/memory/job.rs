@@ -3,16 +3,21 @@
 use std::time::Duration;
 
 use weir_core::{
-    Destination, IdMap, Limiter, Slot, Timestamp,
+    Destination, IdMap, LimitGroupId, Limiter, Timestamp,
     adaptive::{AdaptiveRate, Sample},
+    budget,
     limiter::GRANT_AHEAD,
-    plan::{self, MOST_AHEAD, SHARES},
+    plan::{self, SHARES},
     stall::Progress,
 };
 
+use super::{
+    budget::Budget,
+    group::{Group, Tag, tag_of_permit},
+};
 use crate::{
-    Hold, LONGEST_PREPARATION, LONGEST_RUN, MOST_REPORTS, Pace, PacedGrant, PermitId, REPORTS_OF_A_RUN, SLOT_HORIZON,
-    SLOW_PACE, SlotAnswer, SlotRequest, Terms,
+    Hold, MOST_REPORTS, Pace, PacedGrant, PermitId, REPORTS_OF_A_RUN, SLOT_HORIZON, SLOW_PACE, SlotAnswer, SlotRequest,
+    Terms,
 };
 
 /// The phase of a job.
@@ -22,14 +27,18 @@ use crate::{
 ///                          ▲                  │
 ///                          └──lease expired───┘
 /// ```
+///
+/// A job of a group that is due waits for its turn first, and returns to the turn queue if it has a backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The job is not scheduled. Cursors and permits remain.
     Idle,
     /// The job runs at `due`. A wake makes it due earlier, but not before `floor`.
     Scheduled { due: Timestamp, floor: Timestamp, on_settle: bool },
-    /// A scheduler runs the job. It is due again when the lease expires.
-    Leased { expires: Timestamp },
+    /// The job waits in the turn queue of its group.
+    Turn { group: LimitGroupId, tag: Tag },
+    /// A scheduler runs the job, in a turn of this group. It is due again when the lease expires.
+    Leased { expires: Timestamp, turn_of: Option<LimitGroupId> },
 }
 
 /// Events while the job is leased.
@@ -49,8 +58,9 @@ pub(super) struct Job {
     pub(super) during_lease: DuringLease,
     /// Unknown until the first edit or run.
     pub(super) terms: Option<Terms>,
-    /// Where the next slots may begin. Unknown until the first run recovers the cursors from the store.
-    pub(super) cursors: Option<Limiter>,
+    pub(super) budget: Budget,
+    /// Where the job's next turn begins, in the virtual time of its group.
+    pub(super) tag: Tag,
     /// The pace of an adaptive destination, once a run has set it.
     pub(super) pace: Option<Box<Pace>>,
     /// The permit that got the last slot, and the start of this slot.
@@ -62,26 +72,10 @@ pub(super) struct Job {
     /// The maximum of sends in flight after a hold: 1, and one more with each send since the end of the hold that was
     /// answered and not refused, until it is `max_in_flight`.
     slow_start: Option<u32>,
-    /// How long workers take to be ready. A longer time counts at once; shorter times reduce the value step by step.
-    pub(super) preparation: Duration,
-    /// How long runs take, from their due time to their publication. Smoothed in the same way.
-    pub(super) run_time: Duration,
     /// When the run under way was due, if its job was paced.
     pub(super) run_since: Option<Timestamp>,
-    /// Permits issued so far.
-    issued: u64,
-    /// The last claim: its time, and the permits that had been issued and were no longer outstanding.
-    claimed: Option<(Timestamp, u64)>,
     /// The maximum of outstanding permits while workers have no places for more.
     pub(super) max_outstanding: Option<u32>,
-    /// Permits published that have no slot, with the times at which their claims expire.
-    pub(super) queued: IdMap<u64, Timestamp>,
-    /// Permits that have a slot and are not settled, with the times at which their claims expire.
-    pub(super) in_flight: IdMap<u64, Timestamp>,
-    /// No permit expires before this time.
-    first_expiry: Timestamp,
-    /// Room reserved for permits that will be admitted without a run.
-    pub(super) reserved: u32,
     /// [`weir_core::plan::NextRun::fast_path_ahead`] of the last run.
     pub(super) fast_path_ahead: Option<Duration>,
 }
@@ -94,54 +88,44 @@ impl Job {
             version: 0,
             during_lease: DuringLease::default(),
             terms: None,
-            cursors: None,
+            budget: Budget::default(),
+            tag: 0,
             pace: None,
             last_grant: None,
             held_until: Timestamp::MIN,
             released_at: Timestamp::MIN,
             slow_start: None,
-            preparation: Duration::ZERO,
-            run_time: Duration::ZERO,
             run_since: None,
-            issued: 0,
-            claimed: None,
             max_outstanding: None,
-            queued: IdMap::default(),
-            in_flight: IdMap::default(),
-            first_expiry: Timestamp::MAX,
-            reserved: 0,
             fast_path_ahead: None,
         }
     }
 
-    /// Drops permits whose claims have expired. Otherwise they would use up the destination's room permanently.
-    pub(super) fn drop_expired(&mut self, now: Timestamp) {
-        if now < self.first_expiry {
-            return;
-        }
-        self.queued.retain(|_, expires| *expires > now);
-        self.in_flight.retain(|_, expires| *expires > now);
-        let expiries = self.queued.values().chain(self.in_flight.values());
-        self.first_expiry = expiries.min().copied().unwrap_or(Timestamp::MAX);
+    /// The group whose budget the job shares.
+    pub(super) fn group(&self) -> Option<LimitGroupId> {
+        self.terms.as_ref()?.group
+    }
+
+    pub(super) fn weight(&self) -> u16 {
+        self.terms.as_ref().map_or(1, |terms| terms.weight)
     }
 
     /// Adds a published permit whose claim expires at `expires`.
     pub(super) fn queue(&mut self, serial: u64, expires: Timestamp) {
-        self.issued += 1;
-        self.queued.insert(serial, expires);
-        self.first_expiry = self.first_expiry.min(expires);
+        self.budget.queue(serial, expires);
+        self.tag += tag_of_permit(self.weight());
     }
 
     /// Applies these terms.
     pub(super) fn follow(&mut self, terms: &Terms, now: Timestamp) {
-        if let Some(cursors) = &mut self.cursors {
+        if let Some(cursors) = &mut self.budget.cursors {
             cursors.reconfigure(&terms.limits);
         }
         // A release replaces what the queue knows of holds with what the store knows.
         if terms.released_at > self.released_at {
             self.released_at = terms.released_at;
             self.held_until = self.held_until.min(terms.released_at);
-            if let Some(cursors) = &mut self.cursors {
+            if let Some(cursors) = &mut self.budget.cursors {
                 cursors.lift_hold(terms.released_at);
             }
         }
@@ -165,24 +149,40 @@ impl Job {
         self.terms.as_ref().is_some_and(|known| known.version > terms.version)
     }
 
-    /// Decides about a slot for one of the job's permits.
-    pub(super) fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
+    /// Decides about a slot for one of the job's permits. `group`: that of the job, if the queue knows it.
+    pub(super) fn take_slot(
+        &mut self,
+        now: Timestamp,
+        request: SlotRequest,
+        mut group: Option<&mut Group>,
+    ) -> SlotAnswer {
         let SlotRequest { id: PermitId { serial, .. }, preparation, missed, cost } = request;
         // The job must know the permit, and its claim must not have expired. A permit in flight asks again after a
         // missed slot.
-        let in_flight = self.in_flight.get(&serial).copied();
-        let Some(expires) = in_flight.or_else(|| self.queued.get(&serial).copied()).filter(|expires| *expires > now)
-        else {
+        let in_flight = self.budget.in_flight.get(&serial).copied();
+        let expires = in_flight.or_else(|| self.budget.queued.get(&serial).copied());
+        let Some(expires) = expires.filter(|expires| *expires > now) else {
             return SlotAnswer::Withdrawn;
         };
-        // A permit in flight has its room already. A queued one needs room below the maximum. During a hold its slot is
+        // Later permits are published earlier by the time that the worker took.
+        if let Some(time) = preparation {
+            self.budget.prepared_in(time);
+            if let Some(group) = &mut group {
+                group.budget.prepared_in(time);
+            }
+        }
+        // A permit in flight has its room already. A queued one needs room below the maxima. During a hold its slot is
         // what it waits for, and nothing can be granted.
-        let sending = self.in_flight.len() as u32;
-        let has_room = in_flight.is_some() || sending < self.allowed_outstanding() || self.is_held(now + GRANT_AHEAD);
+        let sending = self.budget.in_flight();
+        let is_open = |group: &Option<&mut Group>| group.as_ref().is_none_or(|group| group.has_room());
+        let has_room = in_flight.is_some()
+            || self.is_held(now + GRANT_AHEAD)
+            || (sending < self.allowed_outstanding() && is_open(&group));
         // No slot while the terms or the cursors are unknown or over, because the next run finds them; and none while
         // suspended.
+        let is_unknown = self.group().is_some() && group.as_ref().is_none_or(|group| !group.is_known());
         let may_send = self.terms.as_ref().is_some_and(|terms| !terms.suspended && terms.are_valid(now));
-        let (Some(cursors), true) = (&mut self.cursors, may_send) else {
+        let (Some(cursors), true) = (&mut self.budget.cursors, may_send && !is_unknown) else {
             return SlotAnswer::Withdrawn;
         };
         let mut pace = self.pace.as_mut().map(|pace| &mut pace.cursor);
@@ -192,36 +192,49 @@ impl Job {
             }
             return SlotAnswer::NoRoom;
         }
-        // Later permits are published earlier by this time.
-        if let Some(new) = preparation {
-            self.preparation = smoothed(self.preparation, new.min(LONGEST_PREPARATION));
-        }
+        let mut shared = group.map(|group| &mut group.budget);
+        // A slot is taken from every budget, or from none.
+        let (mut one, mut two);
+        let budgets: &mut [&mut Limiter] = match shared.as_mut().and_then(|shared| shared.cursors.as_mut()) {
+            Some(shared) => {
+                two = [cursors, shared];
+                &mut two
+            }
+            None => {
+                one = [cursors];
+                &mut one
+            }
+        };
         // The missed slot is unused. If it is still the last one, its spacing is given back first.
         if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
-            cursors.give_back(start, now);
+            budget::give_back(budgets, start, now);
             if let Some(pace) = &mut pace {
                 pace.give_back(start);
             }
         }
         // The pace can only delay. Only a granted slot changes the permit.
         let from = pace.as_ref().map_or(now, |pace| pace.start_after(0, now));
-        let start = cursors.next_start_of(cost, from);
-        if start > now + GRANT_AHEAD {
-            cursors.wait(cost, start, now);
-        }
-        if start > now + SLOT_HORIZON {
-            return SlotAnswer::Withdrawn;
-        } else if start > now + GRANT_AHEAD {
-            return SlotAnswer::Later(start);
-        }
-        let slot: Slot = cursors.take_of(cost, from);
+        let latest = now + GRANT_AHEAD;
+        let slot = match budget::take(budgets, cost, from, latest) {
+            Ok(slot) => slot,
+            Err(start) => {
+                budget::wait(budgets, cost, from, now, latest);
+                return match start {
+                    Timestamp::MAX => SlotAnswer::AboveLimit,
+                    _ if start > now + SLOT_HORIZON => SlotAnswer::Withdrawn,
+                    _ => SlotAnswer::Later(start),
+                };
+            }
+        };
         let paced = pace.as_mut().map(|pace| {
             pace.take(slot.start, in_flight.is_none());
             PacedGrant { generation: pace.generation, in_flight: sending + u32::from(in_flight.is_none()) }
         });
         self.last_grant = Some((serial, slot.start));
-        self.queued.remove(&serial);
-        self.in_flight.insert(serial, expires);
+        self.budget.start(serial, expires);
+        if let Some(shared) = shared {
+            shared.start(serial, expires);
+        }
         SlotAnswer::Granted(slot, paced)
     }
 
@@ -256,36 +269,24 @@ impl Job {
 
     /// The expected start of a slot that is taken after `others` further slots.
     pub(super) fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
-        let of_limits = self.cursors.as_ref().map_or(now, |cursors| cursors.start_after(others, now));
+        let of_limits = self.budget.start_after(others, now);
         self.pace.as_ref().map_or(of_limits, |pace| pace.cursor.start_after(others, now).max(of_limits))
     }
 
-    /// How far the destination has come. Permits that have expired do not count.
-    pub(super) fn progress(&self, now: Timestamp) -> Progress {
+    /// How far the destination has come. Permits that have expired do not count. `group`: that of the job.
+    pub(super) fn progress(&self, now: Timestamp, group: Option<&Group>) -> Progress {
         let valid = |permits: &IdMap<u64, Timestamp>| permits.values().filter(|expires| **expires > now).count() as u32;
         Progress {
-            queued: valid(&self.queued),
-            in_flight: valid(&self.in_flight),
+            queued: valid(&self.budget.queued),
+            in_flight: valid(&self.budget.in_flight),
             lowered_maximum: self.lowered_maximum().into_iter().chain(self.window()).min(),
-            last_start: self.cursors.as_ref().and_then(Limiter::last_start),
-            next_start: self.cursors.as_ref().map(|cursors| {
+            last_start: self.budget.cursors.as_ref().and_then(Limiter::last_start),
+            next_start: self.budget.cursors.as_ref().map(|cursors| {
                 let of_pace = self.pace.as_ref().map_or(Timestamp::MIN, |pace| pace.cursor.next_start());
-                cursors.owed_start(self.held_until.max(of_pace), now)
+                let of_group = group.map_or(Timestamp::MIN, |group| group.next_start(now));
+                cursors.owed_start(self.held_until.max(of_pace), now).max(of_group)
             }),
         }
-    }
-
-    /// Whether permits are outstanding or reserved.
-    pub(super) fn has_permits(&self) -> bool {
-        self.outstanding() > 0
-    }
-
-    pub(super) fn queued(&self) -> u32 {
-        self.queued.len() as u32 + self.reserved
-    }
-
-    fn outstanding(&self) -> u32 {
-        self.queued() + self.in_flight.len() as u32
     }
 
     /// The maximum of outstanding permits.
@@ -307,7 +308,7 @@ impl Job {
     /// Limits the outstanding permits to the present number, because a worker had no place for one that was just
     /// removed.
     pub(super) fn lower_max_outstanding(&mut self) {
-        self.max_outstanding = Some(self.outstanding().max(1));
+        self.max_outstanding = Some(self.budget.outstanding().max(1));
     }
 
     /// Raises the lowered maxima by one, because an attempt has ended and its place is free. The slow start goes on only
@@ -324,22 +325,24 @@ impl Job {
     /// Whether a new delivery can be sent without a run. Four conditions: the last run found less than it was allowed
     /// to claim, so that at most a few deliveries are waiting; the terms are those of the destination; a slot is free
     /// now, or soon during a replay; and there is room.
-    pub(super) fn has_room(&self, now: Timestamp, destination: &Destination) -> bool {
-        let (Some(ahead), Some(terms), Some(cursors)) = (self.fast_path_ahead, &self.terms, &self.cursors) else {
+    pub(super) fn has_room(&self, now: Timestamp, destination: &Destination, group: Option<&Group>) -> bool {
+        let (Some(ahead), Some(terms), Some(cursors)) = (self.fast_path_ahead, &self.terms, &self.budget.cursors)
+        else {
             return false;
         };
         // A run that is under way may publish its share of `max_in_flight`.
         let promised = match self.phase {
             Phase::Leased { .. } => terms.max_in_flight.div_ceil(SHARES),
-            Phase::Idle | Phase::Scheduled { .. } => 0,
+            Phase::Idle | Phase::Scheduled { .. } | Phase::Turn { .. } => 0,
         };
         // The slot of this delivery comes after those of the queued permits.
-        let (taken, until) = (self.queued() + 1, now + ahead + Duration::from_nanos(1));
+        let (taken, until) = (self.budget.queued() + 1, now + ahead + Duration::from_nanos(1));
         !terms.suspended
             && terms.version == destination.version(now)
             && cursors.slots_before(now, until, taken) == taken
             && self.pace.as_ref().is_none_or(|pace| pace.cursor.slots_before(now, until, taken) == taken)
-            && self.outstanding() + promised < self.allowed_outstanding()
+            && self.budget.outstanding() + promised < self.allowed_outstanding()
+            && terms.group.is_none_or(|_| group.is_some_and(|group| group.admits(now, until)))
     }
 
     /// When a paced job runs.
@@ -354,34 +357,18 @@ impl Job {
     }
 
     fn due_by(&self, due: fn(Timestamp, Duration, Timestamp) -> Timestamp, now: Timestamp) -> Timestamp {
-        let ahead = self.preparation + self.run_time;
-        self.cursors.as_ref().map_or(now, |_| due(self.start_after(self.queued(), now), ahead, now))
+        let start = self.start_after(self.budget.queued(), now);
+        self.budget.cursors.as_ref().map_or(now, |_| due(start, self.budget.ahead(), now))
     }
 
-    /// How many permits end in the time of two runs and of the preparation, as measured since the last claim.
+    /// [`JobLease::ahead`](crate::JobLease::ahead).
     pub(super) fn ended_meanwhile(&mut self, now: Timestamp) -> u32 {
-        let ended = self.issued - (self.queued.len() + self.in_flight.len()) as u64;
-        let (since, before) = self.claimed.replace((now, ended)).unwrap_or((now, ended));
-        let of = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let ahead = ended.saturating_sub(before).saturating_mul(of(self.preparation + 2 * self.run_time))
-            / of(now.since(since)).max(1);
-        let most = MOST_AHEAD * self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
-        u32::try_from(ahead).map_or(most, |ahead| ahead.min(most))
-    }
-
-    /// A run of the job has ended. Later runs begin earlier by the time that it took.
-    pub(super) fn run_ended(&mut self, now: Timestamp) {
-        if let Some(due) = self.run_since.take() {
-            self.run_time = smoothed(self.run_time, now.since(due).min(LONGEST_RUN));
-        }
+        self.budget.ended_meanwhile(now, self.terms.as_ref().map_or(0, |terms| terms.max_in_flight))
     }
 
     /// Whether the job can be dropped, because its cursors can be recovered from the store.
     pub(super) fn is_forgettable(&self, now: Timestamp) -> bool {
-        self.phase == Phase::Idle
-            && !self.has_permits()
-            && !self.is_held(now)
-            && self.cursors.as_ref().is_none_or(|cursors| cursors.is_fresh(now - cursors.slot_width()))
+        self.phase == Phase::Idle && !self.is_held(now) && self.budget.is_forgettable(now)
     }
 
     /// Whether no slot starts yet because of a hold.
@@ -402,7 +389,7 @@ impl Job {
             self.held_until = until;
             self.slow_start = Some(1);
         }
-        if let Some(cursors) = &mut self.cursors {
+        if let Some(cursors) = &mut self.budget.cursors {
             cursors.hold(self.held_until);
         }
     }
@@ -410,15 +397,10 @@ impl Job {
     /// The cursors; where they are unknown, these. A hold from before applies to them.
     pub(super) fn know_cursors(&mut self, recovered: impl FnOnce() -> Limiter) {
         let held_until = self.held_until;
-        self.cursors.get_or_insert_with(|| {
+        self.budget.cursors.get_or_insert_with(|| {
             let mut cursors = recovered();
             cursors.hold(held_until);
             cursors
         });
     }
-}
-
-/// A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
-fn smoothed(known: Duration, new: Duration) -> Duration {
-    if new >= known { new } else { known - (known - new) / 8 }
 }

@@ -1,7 +1,11 @@
 //! The queue as a state machine without threads or clocks: every job, the schedule over them, and the delivery queue.
 //!
-//! Invariants: a job is in `schedule` exactly while it is Scheduled or Leased, at its due time or its lease's end; a
-//! permit is in at most one of `queued` and `in_flight`; slots are granted by [`Job::take_slot`] only.
+//! Invariants: a job is in `schedule` exactly while it is Scheduled or Leased, at its due time or its lease's end, and in
+//! the turn queue of its group exactly while it is in its Turn; a group is in `schedule` exactly while a member is; a
+//! permit is in at most one of `queued` and `in_flight`; the sets of a group hold the permits of its members; slots are
+//! granted by [`Job::take_slot`] only.
+
+mod turns;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -9,17 +13,21 @@ use std::{
 };
 
 use weir_core::{
-    Destination, DestinationId, IdMap, Limiter, Timestamp,
+    Destination, DestinationId, IdMap, IdSet, LimitGroupId, Limiter, Timestamp,
     adaptive::Status,
     claim::ClaimedDelivery,
     plan::{LAG_DEPTH, NextRun},
     stall::Progress,
 };
 
-use super::job::{DuringLease, Job, Phase};
+use super::{
+    budget::Budget,
+    group::Group,
+    job::{DuringLease, Job, Phase},
+};
 use crate::{
-    HandedBack, Hold, JobLease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Report, Settled, SlotAnswer,
-    SlotRequest, TermsChange, Wake,
+    GroupRun, HandedBack, Hold, JobLease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Report, Settled,
+    SlotAnswer, SlotRequest, TermsChange, Turn, Wake,
 };
 
 /// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store. An idle
@@ -37,8 +45,15 @@ pub struct Depths {
     pub queued: usize,
     /// Permits with a slot that are not settled.
     pub in_flight: usize,
-    /// Jobs scheduled or leased.
+    /// Jobs that are not idle.
     pub jobs: usize,
+}
+
+/// What the schedule makes due. Jobs come before groups, so that a group sees all members that are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    Job(DestinationId),
+    Group(LimitGroupId),
 }
 
 /// Every job of the process.
@@ -46,7 +61,8 @@ pub struct Depths {
 pub struct JobTable {
     known_since: Timestamp,
     jobs: IdMap<DestinationId, Job>,
-    schedule: BTreeSet<(Timestamp, DestinationId)>,
+    groups: IdMap<LimitGroupId, Group>,
+    schedule: BTreeSet<(Timestamp, Entry)>,
     ready: VecDeque<Permit>,
     last_serial: u64,
     /// Prune when there are more jobs than this: twice as many as the last prune kept.
@@ -77,9 +93,9 @@ impl JobTable {
         Depths {
             ready: self.ready.len(),
             oldest_published_at: self.oldest_untaken(),
-            queued: sum(|job| job.queued.len()),
-            in_flight: sum(|job| job.in_flight.len()),
-            jobs: self.schedule.len(),
+            queued: sum(|job| job.budget.queued.len()),
+            in_flight: sum(|job| job.budget.in_flight.len()),
+            jobs: self.jobs.values().filter(|job| job.phase != Phase::Idle).count(),
         }
     }
 
@@ -90,7 +106,8 @@ impl JobTable {
 
     /// How far a destination has come.
     pub fn progress(&self, id: DestinationId, now: Timestamp) -> Progress {
-        self.jobs.get(&id).map_or_else(Progress::default, |job| job.progress(now))
+        let group = |job: &Job| self.groups.get(&job.group()?);
+        self.jobs.get(&id).map_or_else(Progress::default, |job| job.progress(now, group(job)))
     }
 
     /// The pace of an adaptive destination.
@@ -106,6 +123,8 @@ impl JobTable {
         }
         match job.phase {
             Phase::Leased { .. } => job.during_lease.wake = Some(now),
+            // It runs as soon as it may.
+            Phase::Turn { .. } => {}
             Phase::Scheduled { due, .. } if due <= now => {}
             Phase::Idle | Phase::Scheduled { .. } => self.schedule(destination_id, now, Timestamp::MIN, false),
         }
@@ -124,6 +143,7 @@ impl JobTable {
                     self.schedule(wake.destination_id, sooner, floor, on_settle);
                 }
             }
+            Phase::Turn { .. } => {}
             Phase::Leased { .. } => {
                 job.during_lease.wake = Some(job.during_lease.wake.map_or(wake.due, |due| due.min(wake.due)));
             }
@@ -137,7 +157,8 @@ impl JobTable {
             return;
         }
         job.version += 1;
-        job.follow(&edit.terms, now);
+        self.follow(now, edit.destination_id, &edit.terms);
+        let Some(job) = self.jobs.get_mut(&edit.destination_id) else { return };
         // The next run finds out whether there is a backlog.
         job.fast_path_ahead = None;
         if !matches!(job.phase, Phase::Leased { .. }) {
@@ -158,55 +179,80 @@ impl JobTable {
         // The schedule begins with the job that is due first. A leased job is in it at the end of its lease, so that it
         // runs again if its scheduler has died.
         while leases.len() < max {
-            let Some(&(due, destination_id)) = self.schedule.first() else { break };
+            let Some(&(due, entry)) = self.schedule.first() else { break };
             if due > now {
                 break;
             }
-            let expires = now + lease_for;
-            let phase = self.jobs.get(&destination_id).map(|job| job.phase);
-            self.move_to(destination_id, Phase::Leased { expires });
-            let Some(job) = self.jobs.get_mut(&destination_id) else { continue };
-            // A job without a floor may have been due for long, so it says nothing about the time of a run.
-            let is_paced = matches!(phase, Some(Phase::Scheduled { floor, .. }) if floor == due);
-            job.run_since = is_paced.then_some(due);
-            // The new epoch makes a publication of an earlier lease stale. From here on wakes and settles are events of
-            // this lease.
-            job.epoch += 1;
-            job.during_lease = DuringLease::default();
-            // Drop expired permits first, so that the lease does not count them: they may never be settled.
-            job.drop_expired(now);
-            leases.push(JobLease {
-                destination_id,
-                epoch: job.epoch,
-                version: job.version,
-                due,
-                queued: job.queued(),
-                in_flight: job.in_flight.len() as u32,
-                cursors: job.cursors.clone(),
-                pace: job.lend_pace(),
-                preparation: job.preparation,
-                run_time: job.run_time,
-                ahead: job.ended_meanwhile(now),
-                max_outstanding: job.lowered_maximum(),
-                known_since: self.known_since,
-            });
+            match entry {
+                Entry::Job(id) => match self.jobs.get(&id).and_then(Job::group) {
+                    Some(group) => self.enter_turn(now, id, group, true),
+                    None => leases.extend(self.lease(now, id, due, now + lease_for, None)),
+                },
+                Entry::Group(id) => self.run_group(now, id, due, now + lease_for, max, &mut leases),
+            }
         }
         leases
+    }
+
+    fn lease(
+        &mut self,
+        now: Timestamp,
+        destination_id: DestinationId,
+        due: Timestamp,
+        expires: Timestamp,
+        turn: Option<Turn>,
+    ) -> Option<JobLease> {
+        let phase = self.jobs.get(&destination_id)?.phase;
+        self.move_to(destination_id, Phase::Leased { expires, turn_of: turn.map(|turn| turn.group) });
+        let of_group = turn.and_then(|turn| self.groups.get(&turn.group)).map(|group| &group.budget);
+        let job = self.jobs.get_mut(&destination_id)?;
+        // A job without a floor may have been due for long, so it says nothing about the time of a run.
+        let is_paced = turn.is_some() || matches!(phase, Phase::Scheduled { floor, .. } if floor == due);
+        job.run_since = is_paced.then_some(due);
+        // The new epoch makes a publication of an earlier lease stale. From here on wakes and settles are events of
+        // this lease.
+        job.epoch += 1;
+        job.during_lease = DuringLease::default();
+        // Drop expired permits first, so that the lease does not count them: they may never be settled.
+        job.budget.drop_expired(now);
+        let longest = |of: fn(&Budget) -> Duration| of_group.map_or(Duration::ZERO, of).max(of(&job.budget));
+        let (preparation, run_time) = (longest(|budget| budget.preparation), longest(|budget| budget.run_time));
+        Some(JobLease {
+            destination_id,
+            shard: 0,
+            turn,
+            epoch: job.epoch,
+            version: job.version,
+            due,
+            queued: job.budget.queued(),
+            in_flight: job.budget.in_flight(),
+            cursors: job.budget.cursors.clone(),
+            pace: job.lend_pace(),
+            preparation,
+            run_time,
+            ahead: job.ended_meanwhile(now),
+            max_outstanding: job.lowered_maximum(),
+            known_since: self.known_since,
+        })
     }
 
     /// Publishes the claims of a run, and ends the run unless it continues. A stale epoch publishes nothing. Nothing is
     /// published after the worker has stopped.
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
-        let Publication { lease, terms, recovered, pace, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, group, pace, deliveries, next } = publication;
         let destination_id = lease.destination_id;
         // The job must still have this lease: not ended, and not claimed again.
         let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Stale(deliveries) };
         if job.epoch != lease.epoch || !matches!(job.phase, Phase::Leased { .. }) {
             return Published::Stale(deliveries);
         }
-        // The run read the destination before an edit.
-        if terms.as_ref().is_some_and(|terms| job.is_newer_than(terms)) {
+        // The run read the destination or its group before an edit.
+        let is_edited = group.as_ref().is_some_and(|GroupRun { terms, .. }| {
+            self.groups.get(&terms.id).is_some_and(|group| group.is_newer_than(terms))
+        });
+        if is_edited || terms.as_ref().is_some_and(|terms| job.is_newer_than(terms)) {
             self.schedule(destination_id, now, Timestamp::MIN, false);
+            self.schedule_group_of(now, &lease);
             return Published::Stale(deliveries);
         }
         // The worker stopped during the run, so no worker would take the permits or hand them back.
@@ -217,29 +263,43 @@ impl JobTable {
         // the limits that the run has read are applied.
         if let Some(terms) = &terms {
             job.know_cursors(|| recovered.unwrap_or_else(|| Limiter::recovered(&terms.limits, Some(now))));
-            job.follow(terms, now);
+            self.follow(now, destination_id, terms);
+            let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Done };
             job.follow_pace(pace, now);
+        }
+        if let Some(run) = group {
+            self.groups.entry(run.terms.id).or_default().learn(run);
         }
         // Each slot is expected after those of the permits before it.
         for delivery in deliveries {
-            let others = self.jobs.get(&destination_id).map_or(0, Job::queued);
-            self.issue(now, delivery, Some(others));
+            self.issue(now, delivery, true);
         }
         self.requeue(now, &lease, next);
+        self.schedule_group_of(now, &lease);
         Published::Done
     }
 
-    /// Publishes one permit of a job with known cursors. Its slot is expected after `others` other permits; `None`: as
-    /// soon as the worker is ready.
-    fn issue(&mut self, now: Timestamp, delivery: ClaimedDelivery, others: Option<u32>) {
+    /// Publishes one permit of a job with known cursors. Its slot is expected after those of the permits `of_run`s before
+    /// it; without a run it is expected as soon as the worker is ready.
+    fn issue(&mut self, now: Timestamp, delivery: ClaimedDelivery, of_run: bool) {
         let destination_id = delivery.claim.destination_id;
         let Some(job) = self.jobs.get_mut(&destination_id) else { return };
-        if job.cursors.is_none() {
+        if job.budget.cursors.is_none() {
             return;
         }
         self.last_serial += 1;
         let id = PermitId { destination_id, serial: self.last_serial };
-        let expected_at = others.map(|others| job.start_after(others, now));
+        let mut expected_at = of_run.then(|| job.start_after(job.budget.queued(), now));
+        if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
+            let budget = &mut group.budget;
+            expected_at = expected_at.map(|at| at.max(budget.start_after(budget.queued(), now)));
+            budget.queue(id.serial, delivery.expires_at);
+            if of_run {
+                group.publish_promised(destination_id);
+            } else {
+                job.tag = job.tag.max(group.virtual_time);
+            }
+        }
         job.queue(id.serial, delivery.expires_at);
         self.ready.push_back(Permit { id, published_at: now, expected_at, delivery });
     }
@@ -250,19 +310,33 @@ impl JobTable {
             return false;
         }
         let Some(job) = self.jobs.get_mut(&destination.id) else { return false };
-        let has_room = job.has_room(now, destination);
-        job.reserved += u32::from(has_room);
+        let mut group = job.group().and_then(|group| self.groups.get_mut(&group));
+        let has_room = job.has_room(now, destination, group.as_deref());
+        if has_room {
+            job.budget.reserved += 1;
+            if let Some(group) = &mut group {
+                group.budget.reserved += 1;
+            }
+        }
         has_room
     }
 
     /// Releases reserved room. A job that waits for room becomes due.
     pub fn unreserve(&mut self, now: Timestamp, destination_id: DestinationId) {
-        if let Some(job) = self.jobs.get_mut(&destination_id)
-            && job.reserved > 0
-        {
-            job.reserved -= 1;
+        if self.release_room(destination_id) {
+            self.group_room_freed(now, destination_id);
             self.room_freed(now, destination_id);
         }
+    }
+
+    /// Whether room was reserved, which is free now.
+    fn release_room(&mut self, id: DestinationId) -> bool {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.budget.reserved > 0) else { return false };
+        job.budget.reserved -= 1;
+        if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
+            group.budget.reserved = group.budget.reserved.saturating_sub(1);
+        }
+        true
     }
 
     /// Publishes a permit for which room was reserved. Returns the delivery when the destination has been suspended or
@@ -272,12 +346,14 @@ impl JobTable {
         let closed = self.closed;
         // The conditions are checked again, because they may have changed since the room was reserved.
         let admits = |job: &&mut Job| {
-            job.terms.as_ref().is_some_and(|terms| !terms.suspended) && !job.is_held(now) && job.cursors.is_some()
+            job.terms.as_ref().is_some_and(|terms| !terms.suspended)
+                && !job.is_held(now)
+                && job.budget.cursors.is_some()
         };
-        match self.jobs.get_mut(&destination_id).filter(admits).filter(|job| job.reserved > 0 && !closed) {
-            Some(job) => {
-                job.reserved -= 1;
-                self.issue(now, delivery, None);
+        match self.jobs.get_mut(&destination_id).filter(admits).filter(|job| job.budget.reserved > 0 && !closed) {
+            Some(_) => {
+                self.release_room(destination_id);
+                self.issue(now, delivery, false);
                 None
             }
             None => {
@@ -301,11 +377,20 @@ impl JobTable {
         if next == NextRun::Continue {
             return;
         }
-        job.run_ended(now);
+        if let Some(since) = job.run_since.take() {
+            job.budget.run_ended(since, now);
+            if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
+                group.budget.run_ended(since, now);
+            }
+        }
         // Only a run that found no live backlog opens the fast path.
         job.fast_path_ahead = next.fast_path_ahead();
         // A wake during the lease counts: a stop would lose it, and a later due time would delay it.
         let during_lease = job.during_lease;
+        if let Some(group) = self.turn_again(now, id, next) {
+            return self.enter_turn(now, id, group, false);
+        }
+        let Some(job) = self.jobs.get(&id) else { return };
         match (next, during_lease.wake) {
             (NextRun::Continue, _) => {}
             (NextRun::Stop, None) if job.version == lease.version => self.move_to(id, Phase::Idle),
@@ -319,7 +404,7 @@ impl JobTable {
                 self.schedule(id, due, due, false);
             }
             // There may be room, because a permit has ended since the lease was claimed.
-            (NextRun::OnSettle, _) if during_lease.settled || !job.has_permits() => {
+            (NextRun::OnSettle, _) if during_lease.settled || job.budget.outstanding() == 0 => {
                 let due = job.due_with_room(now);
                 self.schedule(id, due, due, false);
             }
@@ -337,27 +422,39 @@ impl JobTable {
     }
 
     pub fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
-        let job = self.jobs.get_mut(&request.id.destination_id);
-        job.map_or(SlotAnswer::Withdrawn, |job| job.take_slot(now, request))
+        let Some(job) = self.jobs.get_mut(&request.id.destination_id) else { return SlotAnswer::Withdrawn };
+        let group = job.group().and_then(|group| self.groups.get_mut(&group));
+        job.take_slot(now, request, group)
     }
 
     /// Removes a permit whose attempt has ended. A job that waits for room becomes due.
     pub fn settle(&mut self, now: Timestamp, Settled { id, answered }: Settled) {
-        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
-        if job.in_flight.remove(&id.serial).or_else(|| job.queued.remove(&id.serial)).is_some() {
+        if self.end_permit(now, id) {
+            let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
             job.raise_maxima(answered);
             self.room_freed(now, id.destination_id);
         }
+    }
+
+    /// Removes a permit from the budgets that it counts in. Returns whether it was known.
+    fn end_permit(&mut self, now: Timestamp, id: PermitId) -> bool {
+        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return false };
+        let is_known = job.budget.end(id.serial);
+        if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
+            group.budget.end(id.serial);
+            self.group_room_freed(now, id.destination_id);
+        }
+        is_known
     }
 
     /// Removes an unused permit. A paced job becomes due earlier, because another permit can take the slot. But if the
     /// worker had no place, the job does not become due: the run would find no place either, and would be repeated
     /// without end.
     pub fn hand_back(&mut self, now: Timestamp, HandedBack { id, crowded }: HandedBack) {
-        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
-        if job.queued.remove(&id.serial).or_else(|| job.in_flight.remove(&id.serial)).is_none() {
+        if !self.end_permit(now, id) {
             return;
         }
+        let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
         if crowded {
             job.lower_max_outstanding();
             return;
@@ -380,7 +477,7 @@ impl JobTable {
                 self.schedule(id, due, due, false);
             }
             Phase::Leased { .. } => job.during_lease.settled = true,
-            Phase::Idle | Phase::Scheduled { .. } => {}
+            Phase::Idle | Phase::Scheduled { .. } | Phase::Turn { .. } => {}
         }
     }
 
@@ -390,13 +487,13 @@ impl JobTable {
         self.move_to(id, Phase::Scheduled { due: due.min(until), floor: floor.min(until), on_settle });
     }
 
-    /// The only function that changes a phase, so that job and schedule agree.
+    /// The only function that changes a phase, so that job, schedule and turn queue agree.
     fn move_to(&mut self, id: DestinationId, phase: Phase) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let schedule_key = |phase| match phase {
-            Phase::Idle => None,
-            Phase::Scheduled { due, .. } => Some((due, id)),
-            Phase::Leased { expires } => Some((expires, id)),
+            Phase::Idle | Phase::Turn { .. } => None,
+            Phase::Scheduled { due, .. } => Some((due, Entry::Job(id))),
+            Phase::Leased { expires, .. } => Some((expires, Entry::Job(id))),
         };
         if let Some(key) = schedule_key(job.phase) {
             self.schedule.remove(&key);
@@ -404,12 +501,22 @@ impl JobTable {
         if let Some(key) = schedule_key(phase) {
             self.schedule.insert(key);
         }
-        job.phase = phase;
+        let (before, weight) = (std::mem::replace(&mut job.phase, phase), job.weight());
+        match before {
+            Phase::Turn { group, tag } => self.change_group(group, |group| group.leave(tag, id)),
+            Phase::Leased { turn_of: Some(group), .. } => self.change_group(group, |group| group.end_run(id)),
+            _ => {}
+        }
+        if let Phase::Turn { group, tag } = phase {
+            self.change_group(group, |group| group.enter(tag, id, weight));
+        }
     }
 
     fn prune(&mut self, now: Timestamp) {
         if self.jobs.len() > self.prune_above.max(MIN_KEPT_JOBS) {
             self.jobs.retain(|_, job| !job.is_forgettable(now));
+            let members: IdSet<_> = self.jobs.values().filter_map(Job::group).collect();
+            self.groups.retain(|id, group| members.contains(id) || !group.is_forgettable(now));
             self.prune_above = self.jobs.len() * 2;
         }
     }

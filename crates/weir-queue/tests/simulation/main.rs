@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adaptive;
+mod groups;
 mod world;
 
 use std::time::Duration;
@@ -247,7 +248,8 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         delivery.claim.destination_id = id;
         let recovered = Some(Limiter::new(&limits));
         let terms = Some(Terms::of(&settings(&limits, 64), START));
-        let publication = Publication { lease, terms, recovered, pace: None, deliveries: vec![delivery], next };
+        let publication =
+            Publication { lease, terms, recovered, group: None, pace: None, deliveries: vec![delivery], next };
         assert!(matches!(table.publish(START, publication), Published::Done));
         let permit = table.take(1).remove(0);
         assert!(matches!(table.take_slot(START, SlotRequest::new(permit.id)), SlotAnswer::Granted(..)));

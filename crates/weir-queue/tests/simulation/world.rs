@@ -311,7 +311,8 @@ impl Simulation {
             let deliveries = (0..claimed).map(|_| delivery(self.now)).collect();
             let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
             let pace = pace.map(|pace| Box::new(pace.rate));
-            let publication = Publication { lease, terms: Some(self.terms()), recovered, pace, deliveries, next };
+            let publication =
+                Publication { lease, terms: Some(self.terms()), recovered, group: None, pace, deliveries, next };
             self.publications.push_back((self.now + self.timing.run, publication));
         }
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use weir_core::{Destination, DestinationId, claim::ClaimedDelivery};
+use weir_core::{Destination, DestinationId, LimitGroup, claim::ClaimedDelivery};
 use weir_queue::{
     DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueProgress,
     QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake, memory::MemoryQueue,
@@ -40,6 +40,10 @@ impl Schedule for LostAnswers {
 
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         self.queue.edited(edits).await
+    }
+
+    async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()> {
+        self.queue.edited_groups(edits).await
     }
 
     async fn hold(&self, holds: &[Hold]) -> QueueResult<()> {

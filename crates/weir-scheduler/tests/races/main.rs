@@ -13,7 +13,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
-use weir_core::{Clock, Period, RateLimits, Timestamp, limiter::GRANT_AHEAD};
+use weir_core::{Clock, LimitGroupId, Period, RateLimits, Timestamp, limiter::GRANT_AHEAD};
 use weir_queue::{
     Permit, Permits as _, Schedule as _, SharedQueue, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
@@ -107,7 +107,7 @@ impl World {
             match self.queue.take_slot(SlotRequest::new(permit.id)).await.unwrap() {
                 SlotAnswer::Granted(slot, _) => return Some(slot.start),
                 SlotAnswer::Later(start) => tokio::time::sleep((start - GRANT_AHEAD).since(self.clock.now())).await,
-                SlotAnswer::NoRoom | SlotAnswer::Withdrawn => return None,
+                SlotAnswer::NoRoom | SlotAnswer::AboveLimit | SlotAnswer::Withdrawn => return None,
             }
         }
     }
@@ -225,4 +225,23 @@ async fn an_empty_queue_waits_for_the_last_possible_send_of_lost_permits() {
     let last_old_start = START + Duration::from_secs(3);
     let spacing = Period::SECOND.window() + Period::SECOND.widest_slot();
     assert_eq!(world.start_of(&permit).await, last_old_start + spacing);
+}
+
+/// The queue begins empty, as after a restart. One member has sent a moment ago, and the other one waits.
+#[tokio::test(start_paused = true)]
+async fn a_group_continues_one_spacing_after_the_last_recorded_send_of_all_members() {
+    let mut world = World::new(RateLimits::UNLIMITED, SendHistory::default());
+    let sent_at = START - Duration::from_millis(300);
+    let sent = SendHistory { last_sent_at: Some(sent_at), unsettled: false };
+    world.store.create(destination(2), RateLimits::UNLIMITED, sent);
+    let group = LimitGroupId::from_bytes([9; 16]);
+    for number in [1, 2] {
+        world.store.join(destination(number), group, limits(1, Period::SECOND));
+    }
+    world.store.post(destination(1), START);
+    world.wake().await;
+    world.start_scheduler();
+    let permit = world.permit().await;
+    assert_eq!(world.start_of(&permit).await, sent_at + Duration::from_millis(1_010));
+    assert!(world.store.left_homes(destination(1)).is_empty(), "they are closed");
 }

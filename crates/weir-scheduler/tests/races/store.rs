@@ -9,17 +9,20 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
+    DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, Period, RateLimit, RateLimits, ReplayId,
+    Timestamp,
     activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
+    limit_group::Home,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
     Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
-    EditedDestination, Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox,
-    Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, SentCounts, StoreResult,
+    EditedDestination, Hold, LimitChange, LimitGroups, MessageGroup, MessageGroups, MessageGroupsRepaired,
+    NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory,
+    SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -64,6 +67,7 @@ impl Row {
 struct Record {
     destinations: HashMap<DestinationId, Arc<Destination>>,
     history: HashMap<DestinationId, SendHistory>,
+    groups: HashMap<LimitGroupId, Arc<LimitGroup>>,
     rows: Vec<Row>,
     posted: u128,
     released: u64,
@@ -91,6 +95,23 @@ impl TestStore {
         let mut record = self.record();
         record.destinations.insert(id, Arc::new(destination));
         record.history.insert(id, history);
+    }
+
+    /// Lets a destination join a group with these limits. It has left its own home.
+    pub(crate) fn join(&self, id: DestinationId, group: LimitGroupId, rate_limits: RateLimits) {
+        let mut record = self.record();
+        let destination = Arc::make_mut(record.destinations.get_mut(&id).unwrap());
+        destination.settings.limit_group = Some(group);
+        destination.left_homes.push(Home::Own);
+        let (tenant, name, max_in_flight) = (None, "account".to_owned(), None);
+        let [created_at, updated_at] = [destination.updated_at; 2];
+        let terms = LimitGroup { id: group, tenant, name, rate_limits, max_in_flight, created_at, updated_at };
+        record.groups.insert(group, Arc::new(terms));
+    }
+
+    /// The homes that a destination has left and that are not closed.
+    pub(crate) fn left_homes(&self, id: DestinationId) -> Vec<Home> {
+        self.record().destinations[&id].left_homes.clone()
     }
 
     /// Commits a delivery without a wake.
@@ -211,7 +232,7 @@ impl Outbox for TestStore {
         Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())
     }
 
-    async fn sent_counts(&self, _: DestinationId, _: Timestamp, _: RateLimit) -> StoreResult<SentCounts> {
+    async fn sent_counts(&self, _: &[DestinationId], _: Timestamp, _: RateLimit) -> StoreResult<SentCounts> {
         not_called()
     }
 
@@ -336,3 +357,33 @@ impl ReplaySteps for TestStore {
 
 /// A store that keeps no copies.
 impl Paces for TestStore {}
+
+#[async_trait]
+impl LimitGroups for TestStore {
+    async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {
+        let record = self.record();
+        Ok(ids.iter().map(|id| record.groups.get(id).cloned()).collect())
+    }
+
+    async fn group_senders(&self, id: LimitGroupId, _: Timestamp) -> StoreResult<Vec<DestinationId>> {
+        let record = self.record();
+        let members = record.destinations.values().filter(|of| of.settings.limit_group == Some(id));
+        Ok(members.map(|of| of.id).collect())
+    }
+
+    async fn limit_groups_edited_after(
+        &self,
+        _: (Timestamp, LimitGroupId),
+        _: u32,
+    ) -> StoreResult<Vec<Arc<LimitGroup>>> {
+        not_called()
+    }
+
+    async fn homes_left(&self, id: DestinationId, updated_at: Timestamp, closed: &[Home]) -> StoreResult<()> {
+        let mut record = self.record();
+        let destination = Arc::make_mut(record.destinations.get_mut(&id).unwrap());
+        assert_eq!(destination.updated_at, updated_at);
+        destination.left_homes.retain(|home| !closed.contains(home));
+        Ok(())
+    }
+}

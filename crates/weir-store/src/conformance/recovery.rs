@@ -165,7 +165,7 @@ pub async fn sends_are_counted_by_the_buckets_of_a_window(mut subject: Subject) 
     }
     subject.reopen().await;
     let counts = async |number: u128, since: u64| {
-        subject.store.sent_counts(destination_id(number), millis(since), limit).await.expect("read")
+        subject.store.sent_counts(&[destination_id(number)], millis(since), limit).await.expect("read")
     };
     let number = |after: u64| millis(after).as_nanos() / 100_000_000 + 1;
     let mut sent = counts(1, 5_000).await;

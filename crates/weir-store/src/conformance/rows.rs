@@ -44,6 +44,8 @@ pub fn destination(number: u128) -> Destination {
             body: BodySettings::default(),
             egress: Default::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
+            limit_group: None,
+            weight: 1,
             paused: false,
         },
         temporary: Default::default(),
@@ -51,6 +53,7 @@ pub fn destination(number: u128) -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        left_homes: Vec::new(),
         unreadable: None,
         breaker: Breaker::default(),
     }

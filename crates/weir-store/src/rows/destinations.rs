@@ -8,6 +8,7 @@ use weir_core::{
     egress::Egress,
     filter::Filter,
     limit::MinInterval,
+    limit_group::{DEFAULT_WEIGHT, Home},
     order::DeliveryOrder,
     pattern::EventPattern,
     signing::{SECRET_LEN, Secret, Signing},
@@ -27,7 +28,8 @@ macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
         paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
-        min_interval_ms, released_at, body, egress, egress_secrets, event_filter, adaptive"
+        min_interval_ms, released_at, body, egress, egress_secrets, event_filter, adaptive, limit_group, weight,
+        left_homes"
     };
 }
 
@@ -92,6 +94,8 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
             None => None,
         },
         rate_limits: below.with_min_interval(min_interval(row, 22)?),
+        limit_group: row.optionally_parsed(29, "a limit group", |text| text.parse().ok())?,
+        weight: weight(row, 30)?,
         adaptive: row.optionally_parsed(28, "the bounds of a pace", |text| serde_json::from_str(text).ok())?,
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
@@ -116,6 +120,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         held_reason: row.optional_text(16)?,
         released_at: row.optional_time(23)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
+        left_homes: row.optionally_parsed(31, "homes", homes)?.unwrap_or_default(),
         unreadable: None,
     };
     if let Err(error) = opened {
@@ -149,6 +154,16 @@ fn min_interval<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Op
     Ok(Some(interval.ok_or(Corrupt("a minimum interval"))?))
 }
 
+fn homes(text: &str) -> Option<Vec<Home>> {
+    let homes: Vec<String> = serde_json::from_str(text).ok()?;
+    homes.iter().map(|home| home.parse().ok()).collect()
+}
+
+fn weight<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<u16, E> {
+    let Some(weight) = row.optional_int(column)? else { return Ok(DEFAULT_WEIGHT) };
+    Ok(u16::try_from(weight).map_err(|_| Corrupt("a weight"))?)
+}
+
 fn event_types(text: &str) -> Option<Vec<EventPattern>> {
     let patterns: Vec<String> = serde_json::from_str(text).ok()?;
     patterns.iter().map(|pattern| pattern.parse().ok()).collect()
@@ -172,7 +187,7 @@ pub enum Value<'v> {
 pub fn destination_values<'d>(
     destination: &'d Destination,
     keyring: &Keyring,
-) -> Result<[Value<'d>; 26], serde_json::Error> {
+) -> Result<[Value<'d>; 29], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -188,13 +203,17 @@ pub fn destination_values<'d>(
     if let Some(unreadable) = &destination.unreadable {
         egress = Value::Text(unreadable.egress.as_deref().map(Cow::Borrowed));
     }
+    let left_homes = Some(&destination.left_homes).filter(|homes| !homes.is_empty());
+    let names = |homes: &Vec<Home>| homes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let left_homes = left_homes.map(|homes| serde_json::to_string(&names(homes))).transpose()?;
+    let is_grouped = settings.limit_group.is_some() || left_homes.is_some();
     // The stores bind the values by position, so the order is that of the columns.
     let mut values = [
         int(destination.updated_at.as_nanos()),
         text(&settings.name),
         text(settings.url.as_str()),
         text(serde_json::to_string(&patterns)?),
-        text(limits_column(settings, &destination.temporary)),
+        text(limits_column(settings, &destination.temporary, is_grouped)),
         int(settings.max_in_flight.into()),
         int(settings.timeout_ms.into()),
         text(serde_json::to_string(&settings.retry)?),
@@ -216,6 +235,9 @@ pub fn destination_values<'d>(
         egress_secrets,
         Value::Text(settings.filter.as_ref().map(|filter| filter.json().to_string().into())),
         Value::Text(settings.adaptive.as_ref().map(serde_json::to_string).transpose()?.map(Cow::Owned)),
+        Value::Text(settings.limit_group.map(|id| id.to_string().into())),
+        Value::Int(Some(settings.weight.into()).filter(|weight| *weight != i64::from(DEFAULT_WEIGHT))),
+        Value::Text(left_homes.map(Cow::Owned)),
     ];
     for (n, (column, at)) in SEALED.into_iter().enumerate() {
         let Value::Text(text) = &mut values[at - CONSTANT] else { continue };
@@ -315,6 +337,9 @@ mod tests {
             json(r#"{"proxy_password":"p","client_key":null}"#),
             Value::Text(None),
             json(r#"{"min_per_s":0.5,"max_per_s":null,"latency":true}"#),
+            Value::Text(None),
+            Value::Int(None),
+            Value::Text(None),
         ];
         destination(&Kept(row), &Keyring::default()).unwrap()
     }

@@ -1,6 +1,7 @@
 //! What holds for a while in place of the settings of a destination. It stands in the column of the limits: while there is
-//! an override or a hold, the column is the object `{"settings", "override", "hold"}` and no list. A program of an earlier
-//! version refuses such a row, so it never sends by the settings below.
+//! an override or a hold, the column is the object `{"settings", "override", "hold"}` and no list. So it is for a destination
+//! with a limit group, or with homes that may still grant. A program of an earlier version refuses such a row, so it never
+//! sends by the settings below, or beside the group.
 
 use serde_json::{Value, json};
 use weir_core::{
@@ -12,9 +13,9 @@ use weir_core::{
 use super::codes::{limits_of, limits_value};
 
 /// The column of the limits of a destination.
-pub(super) fn limits_column(settings: &Settings, temporary: &Temporary) -> String {
+pub(super) fn limits_column(settings: &Settings, temporary: &Temporary, is_grouped: bool) -> String {
     let below = limits_value(&settings.rate_limits);
-    if temporary.is_none() {
+    if temporary.is_none() && !is_grouped {
         return below.to_string();
     }
     let overridden = temporary.overridden.as_ref().map(|of| {

@@ -32,6 +32,15 @@ const ASK_TRIES: u32 = 3;
 /// The time between two tries.
 const ASK_RETRY: Duration = Duration::from_millis(100);
 
+/// What the answers for a permit say of its attempt.
+#[derive(Debug, Default)]
+pub(super) struct SlotNotes {
+    /// What the last slot was granted under.
+    pub(super) paced: Option<PacedGrant>,
+    /// No slot is ever granted.
+    pub(super) is_above_limit: bool,
+}
+
 /// Asks for the slots of one permit.
 pub(super) struct PermitSlots<'a> {
     pub(super) attempter: &'a Attempter,
@@ -44,8 +53,7 @@ pub(super) struct PermitSlots<'a> {
     pub(super) preparation: Option<Duration>,
     /// A slot that was granted and not used yet.
     pub(super) slot: Option<Slot>,
-    /// What the last slot was granted under.
-    pub(super) paced: &'a mut Option<PacedGrant>,
+    pub(super) notes: &'a mut SlotNotes,
     /// The start of the start lag: the time from which only this process delays the send. The permit is published, the
     /// limit allows the send, and the connection is open. The wait for a slot that was granted ahead of its start does
     /// not count.
@@ -85,7 +93,7 @@ impl SlotSource for PermitSlots<'_> {
                     // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
                     // Only this wait is excluded from the lag. Delays before the request still count.
                     self.exclude_from_lag(self.attempter.clock.now(), slot.start);
-                    (self.slot, *self.paced) = (Some(slot), paced);
+                    (self.slot, self.notes.paced) = (Some(slot), paced);
                     return Some(slot);
                 }
                 Ok(SlotAnswer::Later(start)) => {
@@ -104,6 +112,10 @@ impl SlotSource for PermitSlots<'_> {
                     let since = self.attempter.clock.now();
                     tokio::time::sleep(wait).await;
                     self.exclude_from_lag(since, self.attempter.clock.now());
+                }
+                Ok(SlotAnswer::AboveLimit) => {
+                    self.notes.is_above_limit = true;
+                    return None;
                 }
                 Ok(SlotAnswer::NoRoom | SlotAnswer::Withdrawn) => return None,
                 Err(error) => {

@@ -82,8 +82,15 @@ impl Rig {
         };
         let recovered = Some(Limiter::new(&limits));
         let terms = Some(Terms::of(&destination, now));
-        let publication =
-            Publication { lease, terms, recovered, pace: None, deliveries: vec![delivery], next: NextRun::Stop };
+        let publication = Publication {
+            lease,
+            terms,
+            recovered,
+            group: None,
+            pace: None,
+            deliveries: vec![delivery],
+            next: NextRun::Stop,
+        };
         assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
         let permit = queue.take(1).await.unwrap().remove(0);
         let target = Target::new(&destination.settings.url, &[], &SignatureStyle::standard(), &BodySettings::default());

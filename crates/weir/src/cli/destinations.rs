@@ -263,6 +263,12 @@ pub(crate) struct Fields {
     /// The least time between two sends, for receivers that refuse a request too soon after another
     #[arg(long, value_name = "MS")]
     min_interval_ms: Option<u32>,
+    /// Share the budget of this limit group, by id or name; none leaves the group
+    #[arg(long, value_name = "ID|NAME|none")]
+    limit_group: Option<String>,
+    /// Its part of the group's rate, beside the weights of the other members [default: 1]
+    #[arg(long, value_name = "N")]
+    weight: Option<u32>,
     /// Most sends that are under way at one time
     #[arg(long, value_name = "N")]
     max_in_flight: Option<u32>,

@@ -11,6 +11,7 @@ mod doctor;
 mod event_types;
 mod events;
 mod keys;
+mod limit_groups;
 mod names;
 mod open;
 mod overview;
@@ -63,6 +64,7 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::Simulate(args) => simulate::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Shedding(args) => shedding::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::EventTypes(args) => event_types::run(&Call::new(&args.call)?, args.command).await,
+        ApiCommand::LimitGroups(args) => limit_groups::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Open(args) => open::run(args).await,
         ApiCommand::Status(args) => status::run(&Call::new(&args.call)?).await,
         // It judges what it finds, also that the server does not answer.

@@ -187,6 +187,8 @@ mod tests {
             body: Default::default(),
             egress: Default::default(),
             signing: Signing::new(Secret::from_random(KeyKind::Shared, [7; 32])),
+            limit_group: None,
+            weight: 1,
             paused: false,
         };
         Destination::new(DestinationId::from_bytes([1; 16]), settings, NOW)

@@ -21,7 +21,9 @@ use weir_store::NamedCreation;
 use super::{
     created, creation_of,
     edits::{Change, EDIT_ROUNDS, check_may_change, check_may_route, commit, crowded},
-    etag, etag_header, full, new_destination,
+    etag, etag_header, full,
+    limit_group::check_may_move,
+    new_destination,
     request::{DestinationRequest, NameText},
     settings, shown,
 };
@@ -79,8 +81,8 @@ impl PartialSchema for DestinationReplacement {
 
 /// The tenant and the name in a path. A text that is no tenant or no name is answered with 404.
 pub(crate) struct PathName {
-    tenant: String,
-    name: String,
+    pub(crate) tenant: String,
+    pub(crate) name: String,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for PathName {
@@ -170,13 +172,18 @@ pub(crate) async fn put(
 async fn create(api: &ApiState, caller: &Caller, author: &Author, body: Value) -> ApiResult<Option<Response>> {
     let settings = settings::read(body, &api.addresses)?;
     check_may_route(caller, &ProxyChoice::default(), &settings.egress.proxy)?;
+    check_may_move(api, caller, (None, settings.limit_group), &settings.tenant).await?;
     let now = api.clock.now();
+    let (group, tenant) = (settings.limit_group, settings.tenant.clone());
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, author)?;
     match api.store.create_named_destination(destination, activity).await? {
         NamedCreation::New(destination) => Ok(Some(created(api, &destination, now))),
         NamedCreation::Taken => Ok(None),
-        NamedCreation::Full => Err(full()),
+        NamedCreation::Full => {
+            check_may_move(api, caller, (None, group), &tenant).await?;
+            Err(full())
+        }
     }
 }
 

@@ -14,7 +14,10 @@ use weir_core::{
 use weir_queue::Terms;
 use weir_store::{Created, Creation, DestinationPatch};
 
-use super::{check_readable, etag, find};
+use super::{
+    check_readable, etag, find,
+    limit_group::{check_may_leave, check_may_move},
+};
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, ProblemKind},
@@ -137,6 +140,9 @@ pub(crate) async fn commit(
     check_may_change(caller, &current.settings.tenant)?;
     check_may_replace(caller, &current.settings.signing.secret, &settings.signing.secret)?;
     check_may_route(caller, &current.settings.egress.proxy, &settings.egress.proxy)?;
+    let groups = (current.settings.limit_group, settings.limit_group);
+    check_may_move(api, caller, groups, &current.settings.tenant).await?;
+    check_may_leave(current, groups)?;
     let changes_settings = settings != current.settings;
     let made_at = api.clock.now();
     let patch = DestinationPatch {

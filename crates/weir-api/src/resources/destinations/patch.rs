@@ -24,7 +24,9 @@ use crate::{
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
-const PATCH_NOTES: [(&str, &str); 17] = [
+const PATCH_NOTES: [(&str, &str); 19] = [
+    ("limit_group", "`null` leaves the group. Takes effect within 100 ms and does not reset the windows."),
+    ("weight", "Takes effect with the next sends."),
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
     ("filter", "Replaces the whole filter; `null` removes it. Applies to the events that come from then on."),

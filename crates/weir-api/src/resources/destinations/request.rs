@@ -5,6 +5,7 @@ use url::Url;
 use weir_core::{
     body::{BINARY_HEADERS, BodyFormat},
     destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS},
+    limit_group::DEFAULT_WEIGHT,
 };
 
 use super::{
@@ -23,7 +24,7 @@ use crate::{
     errors::Errors,
     readers::{
         fields::object,
-        texts::{AnyTenantText, EventPatternText, SecretText, check_visible, text},
+        texts::{AnyTenantText, EventPatternText, LimitGroupIdText, SecretText, check_visible, text},
     },
     resources::alerts::Alerts,
 };
@@ -87,6 +88,12 @@ object! {
         pub(super) min_interval_ms: Option<u32>,
         /// `null`: only the limits bound the pace.
         pub(super) adaptive: Option<AdaptiveRequest>,
+        /// The budget that it shares with other destinations, beside its own limits: a limit group of its tenant, or one for
+        /// all tenants.
+        pub(super) limit_group: Option<LimitGroupIdText>,
+        /// Its part of the group's rate beside the weights of the other members that have a backlog.
+        #[schema(minimum = 1, maximum = 1_000, default = json!(DEFAULT_WEIGHT))]
+        pub(super) weight: Option<u32>,
         /// The maximum number of sends that are started and not yet settled at one time.
         #[schema(minimum = 1, maximum = 10_000, default = json!(DEFAULT_MAX_IN_FLIGHT))]
         pub(super) max_in_flight: Option<u32>,
@@ -188,6 +195,7 @@ mod tests {
         breaker::{MAX_COUNT, OPEN_MS, PAUSE_AFTER_S},
         destination::{MAX_IN_FLIGHT, TIMEOUT_MS},
         limit::{MAX_LIMIT, MAX_LIMITS, MAX_MARGIN_MS, MIN_INTERVAL_MS},
+        limit_group::WEIGHTS,
     };
 
     use super::*;
@@ -222,7 +230,9 @@ mod tests {
         let request = object_schema::<DestinationRequest>();
         let (breaker, alerts) = (object_schema::<BreakerRequest>(), object_schema::<Alerts>());
         let limit = object_schema::<RateLimitRequest>();
-        let table: [(&Object, &str, RangeInclusive<u32>); 13] = [
+        let weights = u32::from(*WEIGHTS.start())..=u32::from(*WEIGHTS.end());
+        let table: [(&Object, &str, RangeInclusive<u32>); 14] = [
+            (&request, "weight", weights),
             (&request, "min_interval_ms", MIN_INTERVAL_MS),
             (&limit, "margin_ms", 0..=MAX_MARGIN_MS),
             (&request, "max_in_flight", 1..=MAX_IN_FLIGHT),

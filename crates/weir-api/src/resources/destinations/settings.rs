@@ -15,6 +15,7 @@ use weir_core::{
     breaker::BreakerPolicy,
     destination::{ALL_TENANTS, DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
     egress::Egress,
+    limit_group::DEFAULT_WEIGHT,
     order::DeliveryOrder,
     pattern::EventPattern,
     retry::RetryPolicy,
@@ -146,6 +147,8 @@ impl Context<'_> {
             body,
             egress,
             signing,
+            limit_group: request.limit_group.map(|id| id.0),
+            weight: request.weight.and_then(|weight| u16::try_from(weight).ok()).unwrap_or(DEFAULT_WEIGHT),
             paused: request.paused.unwrap_or(false),
         })
     }

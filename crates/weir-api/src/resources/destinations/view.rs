@@ -83,6 +83,8 @@ pub(crate) fn settings(settings: &Settings) -> types::DestinationSettings {
         rate_limits: settings.rate_limits.as_slice().iter().map(rates::view).collect(),
         min_interval_ms: settings.rate_limits.min_interval().map(MinInterval::as_millis),
         adaptive: settings.adaptive.as_ref().map(adaptive::view),
+        limit_group: settings.limit_group.map(|id| id.to_string()),
+        weight: settings.weight,
         max_in_flight: settings.max_in_flight,
         timeout_ms: settings.timeout_ms,
         retry: retry::view(&settings.retry),

@@ -1,9 +1,13 @@
 //! The queue of the tested server: it records what the API tells it.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use weir_core::{Destination, DestinationId, Timestamp, adaptive::Status, claim::ClaimedDelivery};
+use weir_core::{Destination, DestinationId, LimitGroup, Timestamp, adaptive::Status, claim::ClaimedDelivery};
 use weir_queue::{
     DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueProgress,
     QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
@@ -14,6 +18,7 @@ use weir_queue::{
 pub(crate) struct RecordingQueue {
     wakes: Mutex<Vec<Wake>>,
     edits: Mutex<Vec<TermsChange>>,
+    group_edits: Mutex<Vec<Arc<LimitGroup>>>,
     condition: Mutex<Condition>,
     paces: Mutex<HashMap<DestinationId, Status>>,
 }
@@ -41,6 +46,11 @@ impl RecordingQueue {
     /// The edits announced since the last call.
     pub(crate) fn edited(&self) -> Vec<TermsChange> {
         std::mem::take(&mut self.edits.lock().unwrap())
+    }
+
+    /// The edits of limit groups announced since the last call.
+    pub(crate) fn edited_groups(&self) -> Vec<Arc<LimitGroup>> {
+        std::mem::take(&mut self.group_edits.lock().unwrap())
     }
 
     /// Lets a destination have this pace.
@@ -93,6 +103,11 @@ impl Schedule for RecordingQueue {
 
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         self.edits.lock().unwrap().extend_from_slice(edits);
+        self.answer().await
+    }
+
+    async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()> {
+        self.group_edits.lock().unwrap().extend_from_slice(edits);
         self.answer().await
     }
 

@@ -28,8 +28,8 @@ use crate::{
 
 #[derive(Template)]
 #[template(path = "destination_preview.html")]
-struct PreviewPart {
-    preview: Preview,
+pub(crate) struct PreviewPart {
+    pub(crate) preview: Preview,
 }
 
 #[derive(Template)]

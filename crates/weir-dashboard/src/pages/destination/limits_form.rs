@@ -101,7 +101,11 @@ pub(crate) struct Typed {
 
 impl Typed {
     pub(super) fn of(destination: &Destination) -> Self {
-        let DestinationSettings { rate_limits: limits, min_interval_ms, max_in_flight, .. } = &destination.settings;
+        let DestinationSettings { rate_limits, min_interval_ms, max_in_flight, .. } = &destination.settings;
+        Self::of_limits(rate_limits, *min_interval_ms, Some(*max_in_flight))
+    }
+
+    pub(crate) fn of_limits(limits: &[RateLimit], min_interval_ms: Option<u32>, max_in_flight: Option<u32>) -> Self {
         let row = |period: &str| {
             let limit = limits.iter().find(|limit| limit.period == period);
             let burst = limit.map(|limit| limit.burst).filter(|burst| *burst > 1);
@@ -120,11 +124,11 @@ impl Typed {
         Self {
             rows: PERIODS.into_iter().chain(unnamed).chain([OTHER]).map(row).collect(),
             min_interval: min_interval_ms.map(shown).unwrap_or_default(),
-            max_in_flight: max_in_flight.to_string(),
+            max_in_flight: max_in_flight.map(|most| most.to_string()).unwrap_or_default(),
         }
     }
 
-    pub(super) fn read(fields: &Fields) -> Self {
+    pub(crate) fn read(fields: &Fields) -> Self {
         let row = |period: &str| Row {
             period: period.to_owned(),
             window: (period == OTHER).then(|| fields.text("window_other").to_owned()),
@@ -144,7 +148,7 @@ impl Typed {
     }
 
     /// As the API takes them. A text that is no number and no duration goes to the API as it is, so that the API's error names it.
-    pub(super) fn body(&self) -> Value {
+    pub(crate) fn body(&self) -> Value {
         let number = |text: &str| text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number));
         let duration = |text: &str| millis(text).map_or_else(|| json!(text), |millis| json!(millis));
         let limit = |row: &Row| {
@@ -172,7 +176,7 @@ impl Typed {
     }
 
     /// What the API refused, beside the fields that have it. For the API, `rate_limits/0` is the first row that is filled.
-    pub(super) fn faults(&self, refusal: &Refusal) -> Faults {
+    pub(crate) fn faults(&self, refusal: &Refusal) -> Faults {
         let mut refusal = refusal.clone();
         for error in refusal.errors.iter_mut().filter(|error| error.pointer.ends_with("/period")) {
             error.detail = WINDOWS.to_owned();
@@ -331,7 +335,7 @@ impl Editor {
 }
 
 extend! {
-    pub(super) trait ForecastText for Forecast {
+    pub(crate) trait ForecastText for Forecast {
         fn rate(&self) -> String {
             self.effective_per_s.map_or_else(|| "unlimited".to_owned(), |rate| rate.per_s().to_string())
         }

@@ -137,6 +137,9 @@ impl Live {
                 Some(binding) => format!("It sends as fast as {} allows.", binding.short()),
                 None => "It sends as fast as its limit allows.".to_owned(),
             },
+            Some("group") => {
+                format!("It sends its share of its limit group, {}.", row.effective_per_s.unwrap_or_default().per_s())
+            }
             Some("adaptive") => match &row.adaptive_rate {
                 Some(pace) => {
                     format!("It sends at its adaptive pace of {}. {}.", pace.per_s.per_s(), pace.sentence())

@@ -61,7 +61,7 @@ extend! {
 }
 
 extend! {
-    trait JudgedText for LimitAudit {
+    pub(crate) trait JudgedText for LimitAudit {
         fn short(&self) -> String {
             let Self { limit, burst, .. } = *self;
             let (period, unit) = (self.period.clone(), self.unit.clone());
@@ -71,7 +71,7 @@ extend! {
 }
 
 extend! {
-    trait AuditText for Audit {
+    pub(crate) trait AuditText for Audit {
         fn violations(&self) -> Count {
             let gaps: u64 = self.min_intervals.iter().map(|interval| interval.violations).sum();
             Count(gaps + self.rate_limits.iter().map(|limit| limit.violations).sum::<u64>())

@@ -108,6 +108,18 @@ pub(crate) const GROUPS: [Group; 9] = [
                 Kind::Wide,
                 "A new origin removes the headers below, unless you type their values again",
             ),
+            field(
+                "limit_group",
+                "Limit group",
+                Kind::Wide,
+                "The id of the group whose limits it shares, beside its own: lgr_…; empty: none",
+            ),
+            field(
+                "weight",
+                "Weight in the group",
+                Kind::Number,
+                "Its part of the group's rate, beside the other members",
+            ),
             field("timeout_ms", "Timeout of an attempt", Kind::Duration, "Such as 15 s or 500 ms"),
             field("event_types", "Event types", Kind::Lines, "One a line: video.created, video.* or *"),
             field(

@@ -90,6 +90,8 @@ extend! {
             let mut pairs = vec![
                 ("name", self.name.clone()),
                 ("url", self.url.clone()),
+                ("limit_group", self.limit_group.clone().unwrap_or_default()),
+                ("weight", self.weight.to_string()),
                 ("timeout_ms", millis(self.timeout_ms)),
                 ("event_types", self.event_types.join("\n")),
                 ("filter", self.filter.as_ref().map(|filter| indented(&filter.to_string()).into_owned()).unwrap_or_default()),
@@ -149,6 +151,8 @@ extend! {
             let mut patch = json!({
                 "name": typed.text("name"),
                 "url": typed.text("url"),
+                "limit_group": text(typed.text("limit_group")),
+                "weight": number("weight"),
                 "timeout_ms": number("timeout_ms"),
                 "event_types": lines("event_types"),
                 "filter": filter(typed.text("filter")),

@@ -11,7 +11,9 @@ use weir_api_types::{
 use super::{
     Call,
     client::{Answer, Fields, Request},
-    confirm, fields, read_file,
+    confirm, fields,
+    limit_groups::group_id,
+    read_file,
     records::{InWords as _, for_a_while, waits},
     settings,
 };
@@ -38,6 +40,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         Command::Show(one) => show(call, &one.destination).await,
         Command::Create { url, tenant, paused, changes } => {
             let mut body = body(&changes, "create")?;
+            name_group(call, &mut body).await?;
             body.extend(fields(&serde_json::json!({"url": url, "tenant": tenant}))?);
             if paused {
                 body.insert("paused".to_owned(), true.into());
@@ -49,6 +52,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::Edit { one, url, changes } => {
             let mut body = body(&changes, "edit")?;
+            name_group(call, &mut body).await?;
             body.extend(fields(&serde_json::json!({"url": url}))?);
             if body.is_empty() {
                 return Err(
@@ -250,6 +254,15 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
         body.insert("secret".to_owned(), read_file(file, "--secret-file")?.trim().into());
     }
     Ok(body)
+}
+
+/// A group that is named gets its id.
+async fn name_group(call: &Call, body: &mut Fields) -> anyhow::Result<()> {
+    if let Some(Value::String(named)) = body.get("limit_group") {
+        let id = if named == "none" { Value::Null } else { group_id(&call.client, named).await?.into() };
+        body.insert("limit_group".to_owned(), id);
+    }
+    Ok(())
 }
 
 /// The field `adaptive`, if a flag is about it.

@@ -124,6 +124,7 @@ pub(super) fn why(row: &OverviewRow) -> (String, Tone) {
         None => (NONE.to_owned(), Tone::Plain),
         Some("slow") => (format!("slow receiver, {} in flight", destination.max_in_flight), Tone::Waiting),
         Some("ordered") => ("order of keys".to_owned(), Tone::Plain),
+        Some("group") => ("its share of its limit group".to_owned(), Tone::Plain),
         Some("adaptive") => {
             let detail = row.adaptive_rate.as_ref().map(|pace| pace.detail.clone());
             (because("its adaptive pace", &detail), Tone::Plain)

@@ -62,6 +62,7 @@ pub(super) fn row(title: &str, forecast: &Forecast, waiting: u64) -> [Cell; 6] {
         Some(Binding::Limit(limit)) => format!("{}/{}", limit.limit, limit.period),
         Some(Binding::Other(OtherBinding::MinInterval)) => "minimum interval".to_owned(),
         Some(Binding::Other(OtherBinding::MaxInFlight)) => "max in flight".to_owned(),
+        Some(Binding::Other(OtherBinding::Group)) => "share of its group".to_owned(),
         Some(Binding::Other(OtherBinding::Adaptive)) => "adaptive pace".to_owned(),
         None => NONE.to_owned(),
     };

@@ -42,6 +42,10 @@ pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
         let least = rate("adaptive/min_per_s").unwrap_or_default();
         lines.push(("pace", format!("adaptive, {pace}; at least {least}{most}")));
     }
+    if let Some(group) = value(destination, "limit_group").and_then(Value::as_str) {
+        let weight = number("weight").unwrap_or(1.0);
+        lines.push(("group", format!("{}, weight {weight}: weir limit-groups show {0}", clean(group))));
+    }
     if let (Some(in_flight), Some(timeout_ms)) = (number("max_in_flight"), number("timeout_ms")) {
         lines.push(("in flight", format!("at most {in_flight}, each for at most {} s", timeout_ms / 1_000.0)));
     }

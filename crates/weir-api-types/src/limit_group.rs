@@ -1,0 +1,92 @@
+//! Limit groups: budgets that several destinations share.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_core::Timestamp;
+
+use crate::{Binding, RateLimit};
+
+/// A budget that several destinations share, because the receiver counts them as one account.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LimitGroup {
+    #[schema(pattern = "^lgr_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "lgr_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    #[schema(example = "Stripe")]
+    pub name: String,
+    /// Null: its members may be of any tenant.
+    #[schema(example = "acme")]
+    pub tenant: Option<String>,
+    /// Of the sends of all members together; empty: unlimited.
+    pub rate_limits: Vec<RateLimit>,
+    /// The maximum number of sends of all members that are started and not yet settled; null: only theirs.
+    pub max_in_flight: Option<u32>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+/// A limit group with its figures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LimitGroupRow {
+    #[serde(flatten)]
+    pub limit_group: LimitGroup,
+    /// How many destinations are in it.
+    pub members: u64,
+    /// Pending and retrying deliveries of all members.
+    pub backlog: u64,
+    pub delivering: u64,
+    /// The age of the oldest waiting delivery; null if there is none.
+    pub oldest_age_s: Option<f64>,
+    /// The rate that the limits and their margins allow; null if unlimited.
+    pub configured_per_s: Option<f64>,
+    /// The strictest limit.
+    pub binding: Option<Binding>,
+    /// The sends of the last 10 to 20 seconds, per second.
+    pub achieved_per_s: f64,
+    /// The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began.
+    pub arrivals_per_s: f64,
+    /// The share of the rate that is used, 0 to 1; null if unlimited.
+    pub utilisation: Option<f64>,
+    /// The estimated time until nothing waits at any member; null if that never happens or is unknown.
+    pub drain_eta_s: Option<f64>,
+    /// Whether all backlogs get empty at the rate of arrivals; null if unknown.
+    pub drains: Option<bool>,
+}
+
+/// A limit group with its members.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LimitGroupOverview {
+    #[schema(value_type = String, format = DateTime)]
+    pub as_of: Timestamp,
+    #[serde(flatten)]
+    pub row: LimitGroupRow,
+    /// The members that the key sees, the largest backlog first.
+    #[schema(max_items = 1000)]
+    pub data: Vec<LimitGroupMember>,
+}
+
+/// A destination in a limit group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LimitGroupMember {
+    #[schema(pattern = "^dst_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    pub name: String,
+    pub url: String,
+    pub tenant: String,
+    pub weight: u32,
+    pub backlog: u64,
+    pub achieved_per_s: f64,
+    /// The part of the group's rate that it may use now: by its weight among the members with a backlog, and with what
+    /// others leave. Null if the group is unlimited.
+    pub share_per_s: Option<f64>,
+    /// The part of the group's rate that it uses, 0 to 1; null if unlimited.
+    pub utilisation: Option<f64>,
+    pub drain_eta_s: Option<f64>,
+    /// Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds.
+    #[schema(
+        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|group|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        example = "group"
+    )]
+    pub reason: Option<String>,
+}

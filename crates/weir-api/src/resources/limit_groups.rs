@@ -1,0 +1,471 @@
+//! Limit groups: create, list, show, edit and delete, and by name. What explains a group is in `figures`.
+
+pub(crate) mod audit;
+pub(crate) mod figures;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::State,
+    response::{AppendHeaders, IntoResponse, Response},
+};
+use http::{StatusCode, header};
+use serde_json::{Value, json};
+use weir_api_types as types;
+use weir_core::{
+    LimitGroup, LimitGroupId, RateLimits,
+    activity::{Action, Activity},
+    destination::{ALL_TENANTS, DEFAULT_TENANT},
+};
+use weir_store::{GroupChange, GroupDeletion, tenant_code};
+
+use super::{
+    activity::{Author, differences},
+    destinations::{
+        PathName, check_may_change_group,
+        rates::{self, Limits, RateLimitRequest},
+        request::NameText,
+    },
+};
+use crate::{
+    auth::Caller,
+    errors::Errors,
+    problem::{ApiResult, Changed, Problem, Refused},
+    readers::{
+        body::{Body, PathId},
+        fields::object,
+        if_match::{IfMatch, IfNoneMatch},
+        page::{self, List, Listing, PageParameters},
+        query::Query,
+        texts::{AnyTenantText, LimitGroupIdText, TenantText},
+    },
+    state::{Api, ApiState},
+};
+
+/// How often a change is tried while other requests change the group. In each round one of them succeeds.
+const ROUNDS: usize = 64;
+/// `updated_at` is shown in milliseconds, and two versions must show different values.
+const TICK: Duration = Duration::from_millis(1);
+
+object! {
+    /// A new limit group.
+    pub(crate) struct LimitGroupRequest {
+        /// Not empty, and of no other group of the tenant.
+        #[schema(min_length = 1)]
+        name: NameText,
+        /// Null: its members may be of any tenant, and only a key with the role `admin` that is not bound to tenants changes
+        /// the group or its members.
+        #[schema(value_type = Option<TenantText>, default = json!(DEFAULT_TENANT))]
+        tenant: Option<Option<TenantText>>,
+        /// Of the sends of all members together, beside the limits of each. At most one limit per period; `[]` means
+        /// unlimited.
+        #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4, default = json!([]))]
+        rate_limits: Option<Limits>,
+        /// The maximum number of sends of all members that are started and not yet settled. Null: only theirs.
+        #[schema(minimum = 1, maximum = 10_000)]
+        max_in_flight: Option<u32>,
+    }
+    check = Self::check;
+    read_only = &READ_ONLY;
+}
+
+object! {
+    /// A JSON merge patch: only the given fields change, and `null` restores the default.
+    pub(crate) struct LimitGroupPatch {
+        /// Not empty, and of no other group of the tenant.
+        #[schema(min_length = 1)]
+        name: Option<NameText>,
+        /// A group cannot change its tenant.
+        #[schema(value_type = Option<TenantText>)]
+        tenant: Option<Option<TenantText>>,
+        /// Replaces the whole array. Takes effect within 100 ms and does not reset the windows.
+        #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4)]
+        rate_limits: Option<Option<Limits>>,
+        #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
+        max_in_flight: Option<Option<u32>>,
+    }
+    check = Self::check;
+    read_only = &READ_ONLY;
+}
+
+object! {
+    /// All settings of a limit group except those in the path; an omitted field gets its default.
+    pub(crate) struct LimitGroupReplacement {
+        #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4, default = json!([]))]
+        rate_limits: Option<Limits>,
+        #[schema(minimum = 1, maximum = 10_000)]
+        max_in_flight: Option<u32>,
+    }
+    read_only = &READ_ONLY;
+}
+
+const READ_ONLY: [&str; 3] = ["id", "created_at", "updated_at"];
+
+impl LimitGroupRequest {
+    fn check(&self, at: &str, errors: &mut Errors) {
+        check_name(Some(&self.name), at, errors);
+    }
+}
+
+impl LimitGroupPatch {
+    fn check(&self, at: &str, errors: &mut Errors) {
+        check_name(self.name.as_ref(), at, errors);
+    }
+}
+
+fn check_name(name: Option<&NameText>, at: &str, errors: &mut Errors) {
+    if name.is_some_and(|name| name.0.is_empty()) {
+        errors.add(format!("{at}/name"), "must not be empty: destinations and people name the group by it");
+    }
+}
+
+/// Each period has at most one limit.
+pub(crate) fn keywords() -> Value {
+    json!({"allOf": [{"properties": {"rate_limits": Limits::keywords()}}]})
+}
+
+/// The list of limit groups.
+pub(crate) enum LimitGroups {}
+
+impl Listing for LimitGroups {
+    const TAG: u8 = b'g';
+}
+
+type LimitGroupPage = PageParameters<LimitGroups>;
+
+/// Create a limit group
+///
+/// A budget that several destinations share, because the receiver counts them as one account. A destination joins with its
+/// `limit_group`.
+#[utoipa::path(
+    post, path = "/v1/limit-groups", operation_id = "create_limit_group", tag = "limit groups",
+    request_body = LimitGroupRequest,
+    responses(
+        (status = 201, description = "Created", body = types::LimitGroup, headers(
+            ("etag" = String, description = "The version of the group"),
+            ("location" = String, description = "The path of the group"),
+        )),
+        (status = 409, response = inline(Refused)),
+    )
+)]
+pub(crate) async fn create(
+    State(api): State<Api>,
+    caller: Caller,
+    author: Author,
+    _: Query<()>,
+    Body(request): Body<LimitGroupRequest>,
+) -> ApiResult<Response> {
+    let tenant = match request.tenant {
+        Some(given) => given.map(|tenant| tenant.0),
+        None => Some(caller.limit_to(None)?.unwrap_or_else(|| DEFAULT_TENANT.to_owned())),
+    };
+    let group = new_group(&api, tenant, request.name.0, request.rate_limits, request.max_in_flight);
+    match save(&api, &caller, &author, None, group).await? {
+        Saved::Made(made) => Ok(shown(StatusCode::CREATED, &made)),
+        Saved::Taken | Saved::Outdated => {
+            Err(Problem::conflict("a limit group of the tenant has this name: choose another one"))
+        }
+    }
+}
+
+/// List limit groups
+///
+/// With a key that is bound to tenants, a page may be short or empty and still have a `next_cursor`.
+#[utoipa::path(
+    get, path = "/v1/limit-groups", operation_id = "list_limit_groups", tag = "limit groups", params(LimitGroupPage),
+    responses((status = 200, description = "One page, newest first", body = List<types::LimitGroupRow>))
+)]
+pub(crate) async fn list(
+    State(api): State<Api>,
+    caller: Caller,
+    Query(page): Query<LimitGroupPage>,
+) -> ApiResult<Json<List<types::LimitGroupRow>>> {
+    let page = api.store.list_limit_groups(&caller.scope(None)?, page.request).await?;
+    let sample = api.live.sample().await?;
+    let ids: Vec<LimitGroupId> = page.rows.iter().map(|group| group.id).collect();
+    let mut members = figures::members(&sample, &ids);
+    let shown =
+        |group: Arc<LimitGroup>| figures::row(&group, &members.remove(&group.id).unwrap_or_default(), sample.as_of);
+    Ok(page::view::<LimitGroups, _, _>(page, |group| *group.id.as_bytes(), shown))
+}
+
+/// Show a limit group
+#[utoipa::path(
+    get, path = "/v1/limit-groups/{id}", operation_id = "show_limit_group", tag = "limit groups",
+    params(("id" = LimitGroupIdText, Path, description = "`lgr_…`")),
+    responses((status = 200, description = "The group", body = types::LimitGroup,
+        headers(("etag" = String, description = "The version of the group"))))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    caller: Caller,
+    PathId(LimitGroupIdText(id)): PathId<LimitGroupIdText>,
+    _: Query<()>,
+) -> ApiResult<Response> {
+    let group = find(&api, &caller, id).await?;
+    Ok(shown(StatusCode::OK, &group))
+}
+
+/// Edit a limit group
+///
+/// New limits take effect within 100 ms for all members, and do not reset the windows. With `If-Match` the edit is made only
+/// over that version; otherwise the answer is 412.
+#[utoipa::path(
+    patch, path = "/v1/limit-groups/{id}", operation_id = "edit_limit_group", tag = "limit groups",
+    params(("id" = LimitGroupIdText, Path, description = "`lgr_…`")),
+    request_body = LimitGroupPatch,
+    responses(
+        (status = 200, description = "The edited group", body = types::LimitGroup,
+            headers(("etag" = String, description = "The new version of the group"))),
+        (status = 409, response = inline(Refused)),
+        (status = 412, response = inline(Changed)),
+    )
+)]
+pub(crate) async fn edit(
+    State(api): State<Api>,
+    caller: Caller,
+    PathId(LimitGroupIdText(id)): PathId<LimitGroupIdText>,
+    author: Author,
+    if_match: IfMatch,
+    _: Query<()>,
+    Body(patch): Body<LimitGroupPatch>,
+) -> ApiResult<Response> {
+    let limits = patch.rate_limits.map(|limits| RateLimits::from(limits.unwrap_or_default()));
+    for _ in 0..ROUNDS {
+        let current = find(&api, &caller, id).await?;
+        if_match.check(&etag(&current))?;
+        if patch
+            .tenant
+            .as_ref()
+            .is_some_and(|tenant| tenant.as_ref().map(|tenant| &tenant.0) != current.tenant.as_ref())
+        {
+            return Err(Problem::conflict("a limit group cannot change its tenant: create one for the other tenant"));
+        }
+        let mut edited = (*current).clone();
+        if let Some(name) = &patch.name {
+            edited.name.clone_from(&name.0);
+        }
+        if let Some(limits) = &limits {
+            edited.rate_limits.clone_from(limits);
+        }
+        if let Some(max_in_flight) = patch.max_in_flight {
+            edited.max_in_flight = max_in_flight;
+        }
+        match save(&api, &caller, &author, Some(&current), edited).await? {
+            Saved::Made(made) => return Ok(shown(StatusCode::OK, &made)),
+            Saved::Taken => return Err(Problem::conflict("another limit group of the tenant has this name")),
+            Saved::Outdated => {}
+        }
+    }
+    Err(crowded())
+}
+
+/// Delete a limit group
+///
+/// Refused while it has members. With `If-Match` only this version is deleted.
+#[utoipa::path(
+    delete, path = "/v1/limit-groups/{id}", operation_id = "delete_limit_group", tag = "limit groups",
+    params(("id" = LimitGroupIdText, Path, description = "`lgr_…`")),
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 409, response = inline(Refused)),
+        (status = 412, response = inline(Changed)),
+    )
+)]
+pub(crate) async fn delete(
+    State(api): State<Api>,
+    caller: Caller,
+    PathId(LimitGroupIdText(id)): PathId<LimitGroupIdText>,
+    author: Author,
+    if_match: IfMatch,
+    _: Query<()>,
+) -> ApiResult<StatusCode> {
+    for _ in 0..ROUNDS {
+        let current = find(&api, &caller, id).await?;
+        if_match.check(&etag(&current))?;
+        check_may_change_group(&caller, current.tenant.as_deref())?;
+        let activity = author.does(Action::LimitGroupDeleted, api.clock.now());
+        let activity = recorded(activity, &current).changing(Some(values(&current)), None);
+        match api.store.delete_limit_group(id, current.updated_at, activity).await? {
+            GroupDeletion::Deleted => return Ok(StatusCode::NO_CONTENT),
+            GroupDeletion::HasMembers => {
+                return Err(Problem::conflict(
+                    "the limit group has members: set their `limit_group` to null or to another one first",
+                ));
+            }
+            GroupDeletion::Outdated => {}
+        }
+    }
+    Err(crowded())
+}
+
+/// Create or replace a limit group by its name
+///
+/// An omitted field gets its default. The tenant `*` stands for groups whose members may be of any tenant. With
+/// `If-None-Match: *` the request only creates, with `If-Match` and the `etag` of an earlier answer it only replaces that
+/// version; otherwise the answer is 412.
+#[utoipa::path(
+    put, path = "/v1/limit-groups/by-name/{tenant}/{name}", operation_id = "put_limit_group", tag = "limit groups",
+    params(
+        ("tenant" = AnyTenantText, Path, description = "The tenant of the group; `*`: any tenant"),
+        (
+            "name" = String, Path, description = "The name of the group", min_length = 1, max_length = 200,
+            pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*[^\\x00-\\x1f\\x7f-\\x9f\\s][^\\x00-\\x1f\\x7f-\\x9f]*$",
+        ),
+    ),
+    request_body = LimitGroupReplacement,
+    responses(
+        (status = 200, description = "Replaced", body = types::LimitGroup,
+            headers(("etag" = String, description = "The new version of the group"))),
+        (status = 201, description = "Created", body = types::LimitGroup, headers(
+            ("etag" = String, description = "The version of the group"),
+            ("location" = String, description = "The path of the group"),
+        )),
+        (status = 409, response = inline(Refused)),
+        (status = 412, response = inline(Changed)),
+    )
+)]
+pub(crate) async fn put(
+    State(api): State<Api>,
+    caller: Caller,
+    PathName { tenant, name }: PathName,
+    author: Author,
+    (if_match, if_none_match): (IfMatch, IfNoneMatch),
+    _: Query<()>,
+    Body(request): Body<LimitGroupReplacement>,
+) -> ApiResult<Response> {
+    let tenant = Some(tenant).filter(|tenant| tenant != ALL_TENANTS);
+    let group = new_group(&api, tenant, name, request.rate_limits, request.max_in_flight);
+    // Whoever may not see the group does not learn whether it exists.
+    check_may_change_group(&caller, group.tenant.as_deref())?;
+    for _ in 0..ROUNDS {
+        let current = api.store.limit_group_named(group.tenant.as_deref(), &group.name).await?;
+        let replacement = match &current {
+            None => {
+                if_match.check_absent()?;
+                group.clone()
+            }
+            Some(current) => {
+                if_none_match.check(&etag(current))?;
+                if_match.check(&etag(current))?;
+                let (id, created_at, updated_at) = (current.id, current.created_at, current.updated_at);
+                LimitGroup { id, created_at, updated_at, ..group.clone() }
+            }
+        };
+        let status = if current.is_none() { StatusCode::CREATED } else { StatusCode::OK };
+        match save(&api, &caller, &author, current.as_deref(), replacement).await? {
+            Saved::Made(made) => return Ok(shown(status, &made)),
+            Saved::Taken | Saved::Outdated => {}
+        }
+    }
+    Err(crowded())
+}
+
+fn new_group(
+    api: &ApiState,
+    tenant: Option<String>,
+    name: String,
+    limits: Option<Limits>,
+    max_in_flight: Option<u32>,
+) -> LimitGroup {
+    let now = api.clock.now();
+    LimitGroup {
+        id: LimitGroupId::new(now, rand::random()),
+        tenant,
+        name,
+        rate_limits: RateLimits::from(limits.unwrap_or_default()),
+        max_in_flight,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+enum Saved {
+    Made(Arc<LimitGroup>),
+    Taken,
+    Outdated,
+}
+
+/// Stores a new group or an edit of `current`, and announces it.
+async fn save(
+    api: &ApiState,
+    caller: &Caller,
+    author: &Author,
+    current: Option<&LimitGroup>,
+    mut group: LimitGroup,
+) -> ApiResult<Saved> {
+    check_may_change_group(caller, group.tenant.as_deref())?;
+    let saved = if current == Some(&group) {
+        Arc::new(group)
+    } else {
+        let now = api.clock.now();
+        group.updated_at = current.map_or(now, |current| now.max(current.updated_at + TICK));
+        if current.is_none() {
+            group.created_at = now;
+        }
+        let (action, before, after) = match current {
+            None => (Action::LimitGroupCreated, None, Some(values(&group))),
+            Some(current) => {
+                let (before, after) = differences(values(current), values(&group));
+                (Action::LimitGroupEdited, before, after)
+            }
+        };
+        let activity = recorded(author.does(action, now), &group).changing(before, after);
+        match api.store.set_limit_group(current.map(|current| current.updated_at), group, activity).await? {
+            GroupChange::Made(made) => made,
+            GroupChange::Outdated => return Ok(Saved::Outdated),
+            GroupChange::Taken => return Ok(Saved::Taken),
+            GroupChange::Full => {
+                return Err(Problem::conflict("the tenant has as many limit groups as it may have: delete one first"));
+            }
+        }
+    };
+    // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
+    api.announce_group(&saved).await;
+    Ok(Saved::Made(saved))
+}
+
+/// The values for the activity log.
+fn values(group: &LimitGroup) -> Value {
+    let types::LimitGroup { name, tenant, rate_limits, max_in_flight, .. } = view(group);
+    json!({"name": name, "tenant": tenant, "rate_limits": rate_limits, "max_in_flight": max_in_flight})
+}
+
+fn recorded(activity: Activity, group: &LimitGroup) -> Activity {
+    activity.of_limit_group(group.id, &group.name, group.tenant.clone())
+}
+
+/// The group, or a 404 problem. The group of a tenant that the caller does not see does not exist for it.
+pub(crate) async fn find(api: &ApiState, caller: &Caller, id: LimitGroupId) -> ApiResult<Arc<LimitGroup>> {
+    let found = api.store.limit_groups(&[id]).await?.pop().flatten();
+    let found = found.filter(|group| caller.sees(tenant_code(group.tenant.as_deref())));
+    found.ok_or_else(|| Problem::not_found(format!("there is no limit group {id}")))
+}
+
+fn crowded() -> Problem {
+    Problem::conflict("other requests keep changing this limit group; try again")
+}
+
+fn etag(group: &LimitGroup) -> String {
+    format!("\"{:x}\"", group.updated_at.as_nanos())
+}
+
+fn shown(status: StatusCode, group: &LimitGroup) -> Response {
+    let etag = [(header::ETAG, etag(group))];
+    let created = status == StatusCode::CREATED;
+    let location = created.then(|| AppendHeaders([(header::LOCATION, format!("/v1/limit-groups/{}", group.id))]));
+    (status, etag, location, Json(view(group))).into_response()
+}
+
+pub(crate) fn view(group: &LimitGroup) -> types::LimitGroup {
+    types::LimitGroup {
+        id: group.id.to_string(),
+        name: group.name.clone(),
+        tenant: group.tenant.clone(),
+        rate_limits: group.rate_limits.as_slice().iter().map(rates::view).collect(),
+        max_in_flight: group.max_in_flight,
+        created_at: group.created_at,
+        updated_at: group.updated_at,
+    }
+}

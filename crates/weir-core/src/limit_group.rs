@@ -1,0 +1,71 @@
+//! A limit group: a budget that several destinations share, because the receiver counts them as one account.
+
+use std::{fmt, str::FromStr};
+
+use crate::{
+    id::{InvalidId, LimitGroupId},
+    limit::RateLimits,
+    time::Timestamp,
+};
+
+/// The most destinations of one group: a recovery reads the last sends of all of them.
+pub const MAX_MEMBERS: usize = 1_000;
+/// The weight of a destination that sets none.
+pub const DEFAULT_WEIGHT: u16 = 1;
+/// The accepted weights of a member.
+pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1_000;
+
+/// A named budget of several destinations. Each of them has its own limits, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitGroup {
+    pub id: LimitGroupId,
+    /// `None`: for destinations of any tenant.
+    pub tenant: Option<String>,
+    pub name: String,
+    pub rate_limits: RateLimits,
+    /// The most sends of all members that are started and not yet settled.
+    pub max_in_flight: Option<u32>,
+    pub created_at: Timestamp,
+    /// The version: rises with each edit.
+    pub updated_at: Timestamp,
+}
+
+/// What holds the budgets of a destination in the queue: its group if it has one, otherwise the destination itself. A
+/// destination that changes its group leaves its home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Home {
+    Own,
+    Group(LimitGroupId),
+}
+
+impl Home {
+    /// The group, if the home is one.
+    pub fn group(self) -> Option<LimitGroupId> {
+        match self {
+            Self::Own => None,
+            Self::Group(id) => Some(id),
+        }
+    }
+}
+
+impl From<Option<LimitGroupId>> for Home {
+    fn from(group: Option<LimitGroupId>) -> Self {
+        group.map_or(Self::Own, Self::Group)
+    }
+}
+
+impl fmt::Display for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own => f.write_str("own"),
+            Self::Group(id) => fmt::Display::fmt(id, f),
+        }
+    }
+}
+
+impl FromStr for Home {
+    type Err = InvalidId;
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        if text == "own" { Ok(Self::Own) } else { text.parse().map(Self::Group) }
+    }
+}

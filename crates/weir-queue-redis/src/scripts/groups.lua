@@ -1,0 +1,85 @@
+-- Limit groups. A group is a job of its own, under its id in the form of a destination's: its cursors, terms and hold are
+-- kept as a destination's are, and `is_group` is set. Its queued and in-flight sets hold the permits of all members. A
+-- member's job names it in `group`; without one none of these functions does anything.
+--
+-- Members with a backlog wait in the turn queue of the group, in the phase `waiting`. The group has one entry in the
+-- schedule, and its claim gives turns to the members that come first (turns.lua).
+
+local groups = {}
+
+-- Drops permits whose claims have expired and counts the others. Expired permits would use up the room permanently.
+local function count_valid(permits)
+  redis.call('ZREMRANGEBYSCORE', permits, '-inf', now)
+  return redis.call('ZCARD', permits)
+end
+
+-- Each group is read and written once in a call.
+local function group_named(id)
+  if not groups[id] then
+    groups[id] = load_job(id)
+    groups[id].is_group = true
+  end
+  return groups[id]
+end
+
+-- The group of a job. If it was lost, the permits that the job had under it are lost, too: they get no slots any more.
+local function group_of(id, job)
+  if not job.group then
+    return nil
+  end
+  local group = group_named(job.group)
+  if job.group_since ~= group.known_since then
+    redis.call('DEL', queued_of(id), in_flight_of(id))
+    job.group_since, job.turn = group.known_since, nil
+  end
+  return group
+end
+
+local function save_groups()
+  for id, group in pairs(groups) do
+    save_job(id, group)
+  end
+end
+
+-- The permits of a member in the sets of its group, as long as their names in its own sets.
+local function names_in_group(id, permits)
+  local names = {}
+  for index, permit in ipairs(permits) do
+    names[index] = id .. string.sub(permit, #id + 1)
+  end
+  return names
+end
+
+-- Moves a job to another group of the shard, with its permits; nil: to none.
+local function regroup(id, job, group)
+  if job.group == group then
+    return
+  end
+  group_of(id, job)
+  for _, set_of in ipairs({ queued_of, in_flight_of }) do
+    local scored = redis.call('ZRANGE', set_of(id), 0, -1, 'WITHSCORES')
+    for index = 1, #scored, 2 do
+      local name = names_in_group(id, { scored[index] })[1]
+      if job.group then
+        redis.call('ZREM', set_of(job.group), name)
+      end
+      if group then
+        redis.call('ZADD', set_of(group), scored[index + 1], name)
+      end
+    end
+    if group and #scored > 0 then
+      local shared = group_named(group)
+      shared.permits_until = math.max(shared.permits_until, job.permits_until)
+      redis.call('PEXPIREAT', set_of(group), expiry(shared.permits_until))
+    end
+  end
+  local left = job.group and group_named(job.group)
+  if left and left.promised then
+    left.promised[id] = nil
+  end
+  -- The next claim puts it into the turn queue of its new group.
+  if job.phase == 'waiting' then
+    schedule(id, job, now, 0, false)
+  end
+  job.group, job.group_since, job.turn = group, group and group_named(group).known_since, nil
+end

@@ -1,0 +1,110 @@
+-- Turns of the members of a group: start-time fair queueing (Goyal, Vin and Cheng 1996). The turn queue is sorted by the
+-- virtual time at which a member's next permit starts. A permit moves its member forward by 1 / weight, and the virtual
+-- time of the group is that of the last permit that was given. So members with a backlog share the slots by their
+-- weights, and none saves up turns while it has nothing to send.
+--
+-- A job that has, or had, a turn keeps it: turn = { at = its virtual time, left = how many more permits the run may
+-- publish }.
+
+-- Permits that runs under way may still publish. Runs that have died publish none. A promise is { permits, since when, for
+-- how long }; one from the future was made while the clock was wrong.
+local function promised_by(group)
+  local promised = 0
+  for id, promise in pairs(group.promised or {}) do
+    if now < promise[2] or now >= promise[2] + promise[3] then
+      group.promised[id] = nil
+    else
+      promised = promised + promise[1]
+    end
+  end
+  return promised
+end
+
+-- Permits and promises that take slots of the group before any other.
+local function others_in(id, group)
+  return count_valid(queued_of(id)) + promised_by(group)
+end
+
+-- Makes the entry of a group due for its next free slot: CADENCE after its last claim, or sooner where turns were left.
+local function call_group(id, group, sooner)
+  local due = group.cursors and due_for_next_slot(group, others_in(id, group), now) or now
+  if not sooner then
+    due = math.max(due, math.min(group.ran or 0, now) + CADENCE)
+  end
+  local is_scheduled = group.phase == 'scheduled' and redis.call('ZSCORE', SCHEDULE, id)
+  if not is_scheduled or (due < group.due and (sooner or not group.on_settle)) then
+    schedule(id, group, due, due, false)
+  end
+end
+
+-- Puts a job into the turn queue of its group.
+local function join_turns(id, job, at)
+  local group, turns = group_of(id, job), turns_of(job.group)
+  job.turn = { at = at }
+  move_job(id, job, 'waiting', nil)
+  redis.call('ZADD', turns, at, id)
+  redis.call('PEXPIREAT', turns, expiry(now + WAITING_KEPT))
+  call_group(job.group, group, false)
+end
+
+-- The turn of a job that comes back with a backlog: it begins at the virtual time.
+local function first_turn(id, job)
+  local group = group_of(id, job)
+  return math.max(job.turn and job.turn.at or 0, group.virtual_time or 0)
+end
+
+-- Calls a group if members wait in it. A group that waits for room is called only `sooner`, when there is some.
+local function call_waiting(id, sooner)
+  if redis.call('EXISTS', turns_of(id)) == 1 then
+    call_group(id, group_named(id), sooner)
+  end
+end
+
+-- How many permits may be given now, and whether `max_in_flight` is what binds: as `weir_core::plan::allowance`. `ahead`:
+-- how many permits end until these are ready.
+local function open_turns(group, queued, in_flight, ahead)
+  local others = queued + promised_by(group)
+  local room = most_outstanding(group) + ahead - in_flight - others
+  local most = math.min(MAX_PER_RUN, room)
+  for _, cursor in ipairs(group.cursors.cursors) do
+    most = math.min(most, cursor.limit + cursor.burst - 1 - others)
+  end
+  local before = now + CADENCE + LEAD + group.preparation + 2 * (group.run_time or 0)
+  local open, high = 0, most
+  while open < high do
+    local middle = math.ceil((open + high) / 2)
+    if slot_after(group, others + middle - 1, now) < before then
+      open = middle
+    else
+      high = middle - 1
+    end
+  end
+  return open, open >= room
+end
+
+-- The members whose turn it is, at most `most`, each with its count of `open` permits. A group without cursors gives one
+-- member a turn without permits: its run finds the cursors.
+local function give_turns(id, group, open, most)
+  local flows, needed = {}, group.cursors and math.min(open, most) or 1
+  local waiting = needed > 0 and redis.call('ZRANGE', turns_of(id), 0, needed - 1, 'WITHSCORES') or {}
+  for index = 1, #waiting, 2 do
+    local job = load_job(waiting[index])
+    if job.phase == 'waiting' and job.group == id then
+      flows[#flows + 1] = { id = waiting[index], job = job, at = tonumber(waiting[index + 1]), count = 0 }
+    else
+      redis.call('ZREM', turns_of(id), waiting[index])
+    end
+  end
+  -- A few permits at a time where there are many, so that the search stays short.
+  local step = math.max(math.floor(open / (4 * #flows)), 1)
+  while open > 0 and flows[1] do
+    local first = flows[1]
+    for _, flow in ipairs(flows) do
+      first = flow.at < first.at and flow or first
+    end
+    local count = math.min(step, open)
+    group.virtual_time = math.max(group.virtual_time or 0, first.at)
+    first.at, first.count, open = first.at + count / first.job.weight, first.count + count, open - count
+  end
+  return flows
+end

@@ -1,0 +1,245 @@
+//! A limit group: the budget that its members share, and the turns by which they divide it.
+//!
+//! The members that have a backlog wait in a *turn queue*, ordered by virtual start time (start-time fair queueing; Goyal,
+//! Vin and Cheng, 1996). A member that publishes n permits with weight w moves back by n / w. The group has one entry in the
+//! schedule, whatever the number of its members: a run of the group takes the first members and says how many permits each
+//! may publish. A member that its own limits, hold or breaker delays is not in the turn queue, so what it cannot use goes to
+//! the others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, LazyLock},
+};
+
+use weir_core::{
+    DestinationId, IdMap, LimitGroup, Timestamp,
+    breaker::Breaker,
+    plan::{self, Binding, CADENCE, MOST_AHEAD, Observed},
+};
+
+use super::budget::Budget;
+use crate::{GroupRun, RUN_FALLBACK};
+
+/// By how much a permit of a member with weight 1 moves it back. So large that rounding is below a thousandth for every
+/// weight, and so small that a tag does not overflow in centuries.
+const PERMIT: u64 = 1 << 20;
+
+/// A virtual start time.
+pub(super) type Tag = u64;
+
+/// How far a permit moves a member back that has this weight.
+pub(super) fn tag_of_permit(weight: u16) -> Tag {
+    PERMIT / u64::from(weight.max(1))
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// Unknown until the first run or edit.
+    pub(super) terms: Option<Arc<LimitGroup>>,
+    pub(super) budget: Budget,
+    /// The members that wait for their turn, with their weights.
+    turns: BTreeMap<(Tag, DestinationId), u16>,
+    /// The start of the last turn. A member that comes back begins here, so that nobody saves turns.
+    pub(super) virtual_time: Tag,
+    /// What the runs under way may still publish, and its sum.
+    promised: IdMap<DestinationId, u32>,
+    promises: u32,
+    /// The next run is not due before this.
+    floor: Timestamp,
+    /// The members have `max_in_flight` sends in flight: the next settle makes the group due, and this time at the latest.
+    waits_for_room: Option<Timestamp>,
+    /// Its entry in the schedule.
+    pub(super) due: Option<Timestamp>,
+}
+
+impl Group {
+    /// Applies these terms, unless they or newer ones are known.
+    pub(super) fn follow(&mut self, terms: &Arc<LimitGroup>) {
+        if self.terms.as_ref().is_some_and(|known| known.updated_at >= terms.updated_at) {
+            return;
+        }
+        if let Some(cursors) = &mut self.budget.cursors {
+            cursors.reconfigure(&terms.rate_limits);
+        }
+        self.terms = Some(terms.clone());
+        // A raised limit opens slots at once.
+        self.floor = Timestamp::MIN;
+        self.waits_for_room = None;
+    }
+
+    /// Whether newer terms than these are known.
+    pub(super) fn is_newer_than(&self, terms: &LimitGroup) -> bool {
+        self.terms.as_ref().is_some_and(|known| known.updated_at > terms.updated_at)
+    }
+
+    /// Follows what a run has read.
+    pub(super) fn learn(&mut self, GroupRun { terms, recovered }: GroupRun) {
+        self.follow(&terms);
+        if let (None, Some(mut recovered), Some(known)) = (&self.budget.cursors, recovered, &self.terms) {
+            recovered.reconfigure(&known.rate_limits);
+            self.budget.cursors = Some(recovered);
+            self.floor = Timestamp::MIN;
+        }
+    }
+
+    /// Whether a run need recover nothing.
+    pub(super) fn is_known(&self) -> bool {
+        self.terms.is_some() && self.budget.cursors.is_some()
+    }
+
+    fn max_in_flight(&self) -> u32 {
+        // So large that nothing that is computed from it overflows.
+        let unlimited = u32::MAX / (2 * (MOST_AHEAD + 1));
+        self.terms.as_ref().and_then(|terms| terms.max_in_flight).unwrap_or(unlimited)
+    }
+
+    /// Whether one more send may be in flight.
+    pub(super) fn has_room(&self) -> bool {
+        self.budget.in_flight() < self.max_in_flight()
+    }
+
+    /// Whether a new delivery of a member can be sent without a run: no member has a backlog, and a slot is free before
+    /// `until`.
+    pub(super) fn admits(&self, now: Timestamp, until: Timestamp) -> bool {
+        let taken = self.budget.queued() + 1;
+        self.turns.is_empty()
+            && self.promises == 0
+            && self.budget.outstanding() < self.max_in_flight()
+            && self.budget.cursors.as_ref().is_some_and(|cursors| cursors.slots_before(now, until, taken) == taken)
+    }
+
+    pub(super) fn enter(&mut self, tag: Tag, id: DestinationId, weight: u16) {
+        self.turns.insert((tag, id), weight);
+    }
+
+    pub(super) fn leave(&mut self, tag: Tag, id: DestinationId) {
+        self.turns.remove(&(tag, id));
+    }
+
+    /// The next slot of a member whose turn has not come, if each of the others takes one before.
+    pub(super) fn next_start(&self, now: Timestamp) -> Timestamp {
+        self.budget.start_after(self.budget.queued() + self.turns.len() as u32, now)
+    }
+
+    /// A run of the group: the members whose turn has come, at most `max`, and how many permits each may publish.
+    pub(super) fn take_turns(&mut self, now: Timestamp, max: usize) -> Vec<(DestinationId, u32)> {
+        self.budget.drop_expired(now);
+        self.waits_for_room = None;
+        self.floor = now + CADENCE;
+        let max_in_flight = self.max_in_flight();
+        let ahead = self.budget.ended_meanwhile(now, max_in_flight);
+        let (Some(terms), Some(cursors)) = (&self.terms, &self.budget.cursors) else {
+            return self.take_turn_of_recovery();
+        };
+        let allowance = plan::allowance(&Observed {
+            now,
+            cursors,
+            pace: None,
+            preparation: self.budget.preparation,
+            run_time: self.budget.run_time,
+            queued: self.budget.queued() + self.promises,
+            in_flight: self.budget.in_flight(),
+            max_in_flight,
+            ahead,
+            max_queued: terms.rate_limits.max_queued(),
+            suspended: false,
+            breaker: &CLOSED,
+            lagging: false,
+        });
+        match allowance.binding {
+            Binding::InFlight => self.waits_for_room = Some(now + RUN_FALLBACK),
+            Binding::Batch => self.floor = now,
+            Binding::Slots | Binding::Suspended | Binding::Until(_) => {}
+        }
+        let taken = self.divide(allowance.allow, max);
+        for &(id, permits) in &taken {
+            self.promise(id, permits);
+        }
+        taken
+    }
+
+    /// Gives each permit to the member with the earliest start.
+    fn divide(&mut self, permits: u32, max: usize) -> Vec<(DestinationId, u32)> {
+        let mut taken: Vec<(DestinationId, u32, u16)> = Vec::new();
+        // Members that have permits already, by the start of their next one.
+        let mut again: BTreeSet<(Tag, DestinationId, usize)> = BTreeSet::new();
+        for _ in 0..permits {
+            let new = self.turns.first_key_value().map(|(&(tag, id), &weight)| (tag, id, weight));
+            let new = new.filter(|_| taken.len() < max);
+            let first = again.first().copied().filter(|&(tag, id, _)| new.is_none_or(|new| (tag, id) < (new.0, new.1)));
+            let (tag, id, index) = match (first, new) {
+                (Some(first), _) => {
+                    again.remove(&first);
+                    first
+                }
+                (None, Some((tag, id, weight))) => {
+                    self.turns.remove(&(tag, id));
+                    taken.push((id, 0, weight));
+                    (tag, id, taken.len() - 1)
+                }
+                (None, None) => break,
+            };
+            self.virtual_time = self.virtual_time.max(tag);
+            taken[index].1 += 1;
+            again.insert((tag + tag_of_permit(taken[index].2), id, index));
+        }
+        taken.into_iter().map(|(id, permits, _)| (id, permits)).collect()
+    }
+
+    /// While terms or cursors are unknown, one member at a time runs to recover them. It may publish nothing.
+    fn take_turn_of_recovery(&mut self) -> Vec<(DestinationId, u32)> {
+        if !self.promised.is_empty() {
+            return Vec::new();
+        }
+        let Some(((_, id), _)) = self.turns.pop_first() else { return Vec::new() };
+        self.promise(id, 0);
+        vec![(id, 0)]
+    }
+
+    fn promise(&mut self, id: DestinationId, permits: u32) {
+        self.promises += permits;
+        self.promised.insert(id, permits);
+    }
+
+    /// A run of this member publishes one of the permits that it was promised.
+    pub(super) fn publish_promised(&mut self, id: DestinationId) {
+        if let Some(left) = self.promised.get_mut(&id).filter(|left| **left > 0) {
+            *left -= 1;
+            self.promises -= 1;
+        }
+    }
+
+    /// What a run of this member may still publish.
+    pub(super) fn promised_to(&self, id: DestinationId) -> u32 {
+        self.promised.get(&id).copied().unwrap_or(0)
+    }
+
+    /// The run of this member has ended. What it has left goes to the others at once.
+    pub(super) fn end_run(&mut self, id: DestinationId) {
+        let left = self.promised.remove(&id).unwrap_or(0);
+        self.promises -= left;
+        if left > 0 {
+            self.floor = Timestamp::MIN;
+        }
+    }
+
+    /// A permit of a member has ended, so there may be room.
+    pub(super) fn room_freed(&mut self) {
+        self.waits_for_room = None;
+    }
+
+    /// When the next run of the group is due; `None` while no member waits.
+    pub(super) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        self.turns.first_key_value()?;
+        let queued = self.budget.queued() + self.promises;
+        Some(self.waits_for_room.unwrap_or_else(|| self.budget.due_for_next_slot(queued, now).max(self.floor)))
+    }
+
+    /// Whether the group can be dropped, because its cursors can be recovered from the store.
+    pub(super) fn is_forgettable(&self, now: Timestamp) -> bool {
+        self.budget.is_forgettable(now)
+    }
+}
+
+/// Breakers are those of members.
+static CLOSED: LazyLock<Breaker> = LazyLock::new(Breaker::default);

@@ -1,0 +1,132 @@
+//! The groups of a batch: their terms, the cursors that a queue has lost, and the homes that destinations have left.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use weir_core::{DestinationId, IdMap, IdSet, LimitGroup, Limiter, Timestamp, limit::Shape};
+use weir_queue::{GroupRun, LAST_OLD_START, LeftShard, Published, Wake};
+use weir_store::StoreError;
+
+use crate::{
+    release::Failure,
+    run::{Run, latest_start},
+    scheduler::{RETRY_RUN, Scheduler},
+};
+
+impl Scheduler {
+    /// Reads the groups of the runs' destinations. A run whose group is not found is repeated.
+    pub(crate) async fn read_groups(&self, runs: &mut [Run], now: Timestamp) -> Result<(), StoreError> {
+        let ids: BTreeSet<_> = runs.iter().filter_map(Run::group_id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<_> = ids.into_iter().collect();
+        let found: IdMap<_, _> =
+            self.store.limit_groups(&ids).await?.into_iter().flatten().map(|group| (group.id, group)).collect();
+        for run in runs {
+            let Some(id) = run.group_id() else { continue };
+            match found.get(&id) {
+                Some(terms) => run.group = Some(GroupRun { terms: terms.clone(), recovered: None }),
+                None => run.wait_until(now + RETRY_RUN),
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the homes that destinations have left, before anything is read to recover cursors: two homes never grant
+    /// slots at the same time. A run that finds its job in an old home publishes nothing and wakes the right one.
+    pub(crate) async fn close_left_homes(&self, runs: &mut [Run], now: Timestamp) -> Result<(), Failure> {
+        let (mut wakes, mut left) = (Vec::new(), Vec::new());
+        for run in runs.iter_mut() {
+            let Some(destination) = &run.destination else { continue };
+            let (destination_id, group) = (destination.id, destination.settings.limit_group);
+            self.queue.learn_group(destination_id, group);
+            if self.queue.shard_of(destination_id, group) != run.lease.shard {
+                wakes.push(Wake { destination_id, due: now });
+                run.leave();
+                continue;
+            }
+            let shards = destination.left_homes.iter().map(|home| self.queue.shard_of(destination_id, home.group()));
+            let shards: BTreeSet<_> = shards.filter(|shard| *shard != run.lease.shard).collect();
+            let version = destination.updated_at;
+            left.extend(shards.into_iter().map(|shard| LeftShard { destination_id, shard, version }));
+        }
+        if !wakes.is_empty() {
+            self.queue.wake(&wakes).await?;
+        }
+        let open: IdSet<_> = if left.is_empty() {
+            IdSet::default()
+        } else {
+            match self.queue.close(&left).await {
+                Ok(closed) => {
+                    left.iter().zip(closed).filter(|(_, closed)| !closed).map(|(of, _)| of.destination_id).collect()
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "could not close the old homes of destinations; their runs are repeated");
+                    left.iter().map(|of| of.destination_id).collect()
+                }
+            }
+        };
+        let closed_at = self.clock.now();
+        for run in runs {
+            let Some(destination) = run.destination.clone().filter(|of| !of.left_homes.is_empty()) else { continue };
+            if open.contains(&destination.id) {
+                run.wait_until(now + RETRY_RUN);
+                continue;
+            }
+            // A send of the old home may still start, and is not recorded yet.
+            if left.iter().any(|of| of.destination_id == destination.id) {
+                run.lease.known_since = run.lease.known_since.max(closed_at);
+            }
+            self.closed.lock().insert(destination.id, (destination.updated_at, destination.left_homes.clone()));
+        }
+        Ok(())
+    }
+
+    /// Forgets closed homes once a run has published the recovered cursors: after a crash before that, the next run closes
+    /// them again.
+    pub(crate) async fn forget_left_homes(&self, ids: Vec<DestinationId>, answers: &[Published]) {
+        let done = ids.into_iter().zip(answers).filter(|(_, answer)| matches!(answer, Published::Done));
+        let closed: Vec<_> = {
+            let mut closed = self.closed.lock();
+            done.filter_map(|(id, _)| Some((id, closed.remove(&id)?))).collect()
+        };
+        for (id, (version, homes)) in closed {
+            if let Err(error) = self.store.homes_left(id, version, &homes).await {
+                tracing::warn!(%error, "could not forget closed homes; the next run closes them again");
+            }
+        }
+    }
+
+    /// Recovers the lost cursors of groups from the last sends of all destinations that are or were members.
+    pub(crate) async fn recover_groups(&self, runs: &mut [Run], now: Timestamp) -> Result<(), StoreError> {
+        for run in runs {
+            let Some(turn) = run.lease.turn.filter(|turn| !turn.is_known) else { continue };
+            if let Some(group) = run.group.as_mut().filter(|group| group.terms.id == turn.group) {
+                group.recovered = Some(self.recovered(&group.terms, turn.known_since, now).await?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn recovered(
+        &self,
+        terms: &Arc<LimitGroup>,
+        known_since: Timestamp,
+        now: Timestamp,
+    ) -> Result<Limiter, StoreError> {
+        let limits = &terms.rate_limits;
+        let spans = limits.as_slice().iter().map(|limit| limit.span() + limit.bucket());
+        let longest =
+            spans.chain(limits.min_interval().map(|interval| interval.as_duration())).max().unwrap_or_default();
+        let senders = self.store.group_senders(terms.id, now - longest).await?;
+        let histories = if senders.is_empty() { Vec::new() } else { self.store.send_history(&senders).await? };
+        let starts = histories.into_iter().filter_map(|history| latest_start(history, known_since, now));
+        let mut limiter = Limiter::recovered(limits, starts.max());
+        for &limit in limits.of_shape(Shape::Window).filter(|_| !senders.is_empty()) {
+            let sent = self.store.sent_counts(&senders, now - (limit.span() + limit.bucket()), limit).await?;
+            limiter.expect_cost(sent.usual_cost);
+            limiter.recall(sent.ring(limit, known_since + LAST_OLD_START, now));
+        }
+        Ok(limiter)
+    }
+}

@@ -1,0 +1,242 @@
+//! Limit groups, and which destinations are in them.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
+use weir_core::{
+    Destination, DestinationId, LimitGroupId, Timestamp,
+    access::TenantScope,
+    activity::Activity,
+    limit_group::{Home, LimitGroup},
+};
+use weir_store::{
+    GroupChange, GroupDeletion, LimitChange, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, Page, PageRequest,
+    SCANNED_AT_MOST, StoreResult, joins, page_of_groups,
+    rows::{self, Corrupt, LIMIT_GROUP_COLUMNS, Row as _, limits_json},
+    tenant_code,
+};
+
+use crate::{
+    SqliteStore,
+    destinations::LIMIT_CHANGES,
+    edit::Durable,
+    error::Result,
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    transaction::Transaction,
+};
+
+static BY_ID: Batch = Batch::new(
+    "SELECT id, tenant, name, rate_limits, max_in_flight, created_at, updated_at FROM limit_groups WHERE id IN (",
+    "?",
+    ",",
+    ")",
+);
+
+/// Those of now, and those that left later than an instant.
+pub(crate) const MEMBERSHIPS: &str = "
+SELECT destination_id, joined_at, left_at FROM limit_group_members INDEXED BY limit_group_members_present
+WHERE group_id = ?1 AND left_at IS NULL
+UNION ALL
+SELECT destination_id, joined_at, left_at FROM limit_group_members INDEXED BY limit_group_members_left
+WHERE group_id = ?1 AND left_at > ?2";
+
+pub(crate) const MEMBERS: &str = "SELECT count(*) FROM limit_group_members INDEXED BY limit_group_members_present WHERE group_id = ? AND left_at IS NULL";
+
+const JOIN: &str = "INSERT INTO limit_group_members (group_id, destination_id, joined_at) VALUES (?, ?, ?)";
+
+const LEAVE: &str =
+    "UPDATE limit_group_members SET left_at = ? WHERE group_id = ? AND destination_id = ? AND left_at IS NULL";
+
+const INSERT: &str = "
+INSERT INTO limit_groups (tenant, name, rate_limits, max_in_flight, created_at, updated_at, id)
+VALUES (?, ?, ?, ?, ?, ?, ?)";
+
+const UPDATE: &str = "
+UPDATE limit_groups SET tenant = ?, name = ?, rate_limits = ?, max_in_flight = ?, created_at = ?, updated_at = ?
+WHERE id = ?";
+
+const OF_TENANT: &str = "SELECT count(*) FROM limit_groups WHERE tenant = ?";
+
+fn read(row: &SqliteRow) -> Result<Arc<LimitGroup>> {
+    rows::limit_group(row).map(Arc::new)
+}
+
+#[async_trait]
+impl LimitGroups for SqliteStore {
+    async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {
+        let mut found = HashMap::new();
+        for part in ids.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(size);
+            for id in part {
+                values.blob(id.as_bytes());
+            }
+            values.nulls(size - part.len());
+            found.extend(
+                fetch(&self.readers, BY_ID.sql(size), values, read).await?.into_iter().map(|one| (one.id, one)),
+            );
+        }
+        Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
+    }
+
+    async fn group_senders(&self, id: LimitGroupId, since: Timestamp) -> StoreResult<Vec<DestinationId>> {
+        let all: BTreeSet<_> = self.memberships(id, since).await?.into_iter().map(|one| one.destination_id).collect();
+        Ok(all.into_iter().collect())
+    }
+
+    async fn limit_groups_edited_after(
+        &self,
+        after: (Timestamp, LimitGroupId),
+        limit: u32,
+    ) -> StoreResult<Vec<Arc<LimitGroup>>> {
+        let mut values = Values::default();
+        values.int(after.0.as_nanos()).blob(after.1.as_bytes()).int(limit.into());
+        let sql = format!(
+            "SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups WHERE (updated_at, id) > (?, ?)
+             ORDER BY updated_at, id LIMIT +?"
+        );
+        Ok(fetch(&self.readers, sql, values, read).await?)
+    }
+
+    async fn homes_left(&self, id: DestinationId, updated_at: Timestamp, closed: &[Home]) -> StoreResult<()> {
+        let closed = closed.to_vec();
+        self.edit(Durable::Yes, move |transaction| {
+            let Some(current) = transaction.destinations.get(id).filter(|found| found.updated_at == updated_at) else {
+                return Ok(());
+            };
+            let mut edited = (*current).clone();
+            edited.left_homes.retain(|home| !closed.contains(home));
+            transaction.update_destination(edited).map(drop)
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl LimitGroupEdits for SqliteStore {
+    async fn set_limit_group(
+        &self,
+        expected: Option<Timestamp>,
+        group: LimitGroup,
+        activity: Activity,
+    ) -> StoreResult<GroupChange> {
+        self.edit(Durable::Yes, move |transaction| {
+            let change = transaction.set_limit_group(expected, &group)?;
+            transaction.recorded(change, |change| matches!(change, GroupChange::Made(_)), &activity)
+        })
+        .await
+    }
+
+    async fn delete_limit_group(
+        &self,
+        id: LimitGroupId,
+        expected: Timestamp,
+        activity: Activity,
+    ) -> StoreResult<GroupDeletion> {
+        self.edit(Durable::Yes, move |transaction| {
+            let deletion = transaction.delete_limit_group(id, expected)?;
+            transaction.recorded(deletion, |deletion| *deletion == GroupDeletion::Deleted, &activity)
+        })
+        .await
+    }
+
+    async fn limit_group_named(&self, tenant: Option<&str>, name: &str) -> StoreResult<Option<Arc<LimitGroup>>> {
+        let mut values = Values::default();
+        values.text(tenant_code(tenant)).text(name);
+        let sql = format!("SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups WHERE tenant = ? AND name = ?");
+        Ok(fetch(&self.readers, sql, values, read).await?.pop())
+    }
+
+    async fn list_limit_groups(&self, tenants: &TenantScope, page: PageRequest) -> StoreResult<Page<Arc<LimitGroup>>> {
+        let mut values = Values::default();
+        values.owned_blob(page.before.unwrap_or([0xff; 16])).int(SCANNED_AT_MOST.into());
+        let sql = format!("SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups WHERE id < ? ORDER BY id DESC LIMIT +?");
+        Ok(page_of_groups(fetch(&self.readers, sql, values, read).await?, tenants, page))
+    }
+
+    async fn memberships(&self, id: LimitGroupId, since: Timestamp) -> StoreResult<Vec<Membership>> {
+        let mut values = Values::id(id.as_bytes());
+        values.int(since.as_nanos());
+        Ok(fetch(&self.readers, MEMBERSHIPS, values, rows::membership).await?)
+    }
+
+    async fn limit_group_changes(&self, id: LimitGroupId) -> StoreResult<Vec<LimitChange>> {
+        Ok(fetch(&self.readers, LIMIT_CHANGES, Values::id(id.as_bytes()), rows::limit_change).await?)
+    }
+}
+
+impl Transaction<'_, '_> {
+    fn limit_group(&self, id: LimitGroupId) -> Result<Option<LimitGroup>> {
+        let (sql, id) = (BY_ID.sql(1), *id.as_bytes());
+        Ok(query(self.connection, &sql, &Values::id(&id), |row| rows::limit_group(row))?.pop())
+    }
+
+    fn counted(&self, sql: &str, values: &Values<'_>) -> Result<u64> {
+        Ok(query(self.connection, sql, values, |row| row.count(0))?.pop().ok_or(Corrupt("a count"))?)
+    }
+
+    /// Whether a destination that is not in its group yet may join it.
+    pub(crate) fn may_join(&self, destination: &Destination) -> Result<bool> {
+        let Some(id) = destination.settings.limit_group else { return Ok(true) };
+        let Some(group) = self.limit_group(id)? else { return Ok(false) };
+        let members = self.counted(MEMBERS, &Values::id(id.as_bytes()))?;
+        Ok(joins(destination, group.tenant.as_deref(), members))
+    }
+
+    pub(crate) fn join(&self, destination: &Destination, at: Timestamp) -> Result<()> {
+        let Some(id) = destination.settings.limit_group else { return Ok(()) };
+        let mut values = Values::id(id.as_bytes());
+        values.blob(destination.id.as_bytes()).int(at.as_nanos());
+        execute(self.connection, JOIN, &values).map(drop)
+    }
+
+    pub(crate) fn leave(&self, destination: &Destination, at: Timestamp) -> Result<()> {
+        let Some(id) = destination.settings.limit_group else { return Ok(()) };
+        let mut values = Values::default();
+        values.int(at.as_nanos()).blob(id.as_bytes()).blob(destination.id.as_bytes());
+        execute(self.connection, LEAVE, &values).map(drop)
+    }
+
+    fn set_limit_group(&mut self, expected: Option<Timestamp>, group: &LimitGroup) -> Result<GroupChange> {
+        let before = self.limit_group(group.id)?;
+        if before.as_ref().map(|before| before.updated_at) != expected {
+            return Ok(GroupChange::Outdated);
+        }
+        let tenant = tenant_code(group.tenant.as_deref());
+        let mut named = Values::default();
+        named.text(tenant).text(&group.name).blob(group.id.as_bytes());
+        let taken = "SELECT count(*) FROM limit_groups WHERE tenant = ? AND name = ? AND id <> ?";
+        if self.counted(taken, &named)? > 0 {
+            return Ok(GroupChange::Taken);
+        }
+        let mut of_tenant = Values::default();
+        of_tenant.text(tenant);
+        if before.is_none() && self.counted(OF_TENANT, &of_tenant)? >= MAX_GROUPS {
+            return Ok(GroupChange::Full);
+        }
+        let mut values = Values::default();
+        values.text(tenant).text(&group.name).owned_text(limits_json(&group.rate_limits));
+        values.optional_int(group.max_in_flight.map(i64::from));
+        values.int(group.created_at.as_nanos()).int(group.updated_at.as_nanos()).blob(group.id.as_bytes());
+        execute(self.connection, if before.is_none() { INSERT } else { UPDATE }, &values)?;
+        if before.is_none_or(|before| before.rate_limits != group.rate_limits) {
+            self.record_limits(group.id.as_bytes(), group.updated_at, &group.rate_limits)?;
+        }
+        Ok(GroupChange::Made(Arc::new(group.clone())))
+    }
+
+    fn delete_limit_group(&mut self, id: LimitGroupId, expected: Timestamp) -> Result<GroupDeletion> {
+        if self.limit_group(id)?.is_none_or(|current| current.updated_at != expected) {
+            return Ok(GroupDeletion::Outdated);
+        }
+        if self.counted(MEMBERS, &Values::id(id.as_bytes()))? > 0 {
+            return Ok(GroupDeletion::HasMembers);
+        }
+        execute(self.connection, "DELETE FROM limit_groups WHERE id = ?", &Values::id(id.as_bytes()))?;
+        Ok(GroupDeletion::Deleted)
+    }
+}

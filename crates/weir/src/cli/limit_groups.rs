@@ -1,0 +1,75 @@
+//! The flags of `weir limit-groups`.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{
+    api::{Consent, PageFlags},
+    limit::LimitText,
+};
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum LimitGroupCommand {
+    /// List the groups with their use and their backlog
+    List {
+        #[command(flatten)]
+        page: PageFlags,
+    },
+    /// Show a group and its members: the share of each, and why it is not sent faster
+    Show(OneGroup),
+    /// Create a group; destinations join it with `weir destinations edit --limit-group`
+    Create {
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The tenant [default: that of the key, or `default`]
+        #[arg(long)]
+        tenant: Option<String>,
+        /// Its members may be of any tenant
+        #[arg(long, conflicts_with = "tenant")]
+        all_tenants: bool,
+        #[command(flatten)]
+        budget: Budget,
+    },
+    /// Edit a group. New limits are in effect within 100 ms; the edit is refused if another one came between
+    Edit {
+        #[command(flatten)]
+        one: OneGroup,
+        /// Another name
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        budget: Budget,
+        /// Remove all limits
+        #[arg(long, conflicts_with = "rate_limits")]
+        unlimited: bool,
+        /// Bound the sends in flight only by those of the members
+        #[arg(long, conflicts_with = "max_in_flight")]
+        no_max_in_flight: bool,
+    },
+    /// Delete a group, which must have no members
+    Delete {
+        #[command(flatten)]
+        one: OneGroup,
+        #[command(flatten)]
+        consent: Consent,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OneGroup {
+    /// The group, by id or name
+    #[arg(value_name = "ID|NAME")]
+    pub(crate) group: String,
+}
+
+/// What the members share.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct Budget {
+    /// A limit of the sends of all members together, as that of a destination; one for each period
+    #[arg(long = "limit", value_name = "N/PERIOD[:BURST|:window][+MARGIN]")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rate_limits: Vec<LimitText>,
+    /// Most sends of all members that are under way at one time
+    #[arg(long, value_name = "N")]
+    max_in_flight: Option<u32>,
+}

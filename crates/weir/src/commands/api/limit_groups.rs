@@ -1,0 +1,177 @@
+//! `weir limit-groups`: budgets that several destinations share.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use weir_api_types::{LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow};
+
+use super::{
+    Call,
+    client::{Answer, Client, Fields, Request},
+    confirm, fields,
+    records::limits_of,
+    settings,
+};
+use crate::{
+    cli::limit_groups::LimitGroupCommand as Command,
+    commands::output::{
+        self,
+        table::{Cell, Column, Table},
+        texts::{NONE, clean, count, span_s},
+    },
+    exit::Misuse,
+};
+
+const LIST: [&str; 2] = ["v1", "limit-groups"];
+
+pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List { page } => call.print_rows(&call.list(&LIST, &Fields::new(), page).await?, table(), row),
+        Command::Show(one) => show(call, &one.group).await,
+        Command::Create { name, tenant, all_tenants, budget } => {
+            let mut body = fields(&budget)?;
+            body.extend(fields(&json!({"name": name, "tenant": tenant}))?);
+            if all_tenants {
+                body.insert("tenant".to_owned(), Value::Null);
+            }
+            let created = call.client.post(&LIST, Some(&Value::Object(body).to_string())).await?;
+            call.print(&created, |group: LimitGroup| {
+                format!(
+                    "Created {} ({}). A destination joins with: weir destinations edit NAME --limit-group {}",
+                    group.name, group.id, group.id
+                )
+            })
+        }
+        Command::Edit { one, name, budget, unlimited, no_max_in_flight } => {
+            let mut body = fields(&budget)?;
+            body.extend(fields(&json!({"name": name}))?);
+            if unlimited {
+                body.insert("rate_limits".to_owned(), json!([]));
+            }
+            if no_max_in_flight {
+                body.insert("max_in_flight".to_owned(), Value::Null);
+            }
+            if body.is_empty() {
+                return Err(Misuse("nothing to edit: give at least one flag, such as --limit 10/second".into()).into());
+            }
+            let (group, read) = find(call, &one.group).await?;
+            let body = Value::Object(body).to_string();
+            let path = [LIST[0], LIST[1], &group.id];
+            let if_match = read.etag.as_deref();
+            let request = Request { body: Some(&body), if_match, ..Request::new(Method::PATCH, &path) };
+            let edited = call.client.send(request).await?;
+            call.print(&edited, |group: LimitGroup| {
+                format!("Edited {}. Its limits: {}.", group.name, limits_of(&group.rate_limits, None))
+            })
+        }
+        Command::Delete { one, consent } => {
+            let (group, read) = find(call, &one.group).await?;
+            confirm(consent, &format!("Delete the limit group {}?", group.name))?;
+            let path = [LIST[0], LIST[1], &group.id];
+            let if_match = read.etag.as_deref();
+            call.client.send(Request { if_match, ..Request::new(Method::DELETE, &path) }).await?;
+            call.say(&format!("Deleted {} ({}).", group.name, group.id))
+        }
+    }
+}
+
+/// The id of a group that is named by its id or its name.
+pub(super) async fn group_id(client: &Client, named: &str) -> anyhow::Result<String> {
+    if named.starts_with("lgr_") {
+        return Ok(named.to_owned());
+    }
+    let all: Vec<LimitGroupRow> = client.list(&LIST, &Fields::new(), usize::MAX).await?.read()?;
+    let mut ids = all.into_iter().map(|row| row.limit_group).filter(|group| group.name == named).map(|group| group.id);
+    match (ids.next(), ids.next()) {
+        (Some(id), None) => Ok(id),
+        (None, _) => Err(Misuse(format!("no limit group has the id or name `{named}`")).into()),
+        (Some(one), Some(other)) => {
+            Err(Misuse(format!("several limit groups have the name `{named}`: use an id, such as {one} or {other}"))
+                .into())
+        }
+    }
+}
+
+async fn find(call: &Call, named: &str) -> anyhow::Result<(LimitGroup, Answer)> {
+    let id = group_id(&call.client, named).await?;
+    let answer = call.client.get(&[LIST[0], LIST[1], &id], &Fields::new()).await?;
+    Ok((answer.read()?, answer))
+}
+
+async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
+    let id = group_id(&call.client, named).await?;
+    let answer = call.client.get(&[LIST[0], LIST[1], &id, "overview"], &Fields::new()).await?;
+    if call.json {
+        return call.print(&answer, |_: LimitGroupOverview| String::new());
+    }
+    let LimitGroupOverview { row, data, .. } = answer.read()?;
+    let LimitGroupRow { limit_group: group, .. } = &row;
+    let mut lines = vec![
+        ("id", group.id.clone()),
+        ("tenant", group.tenant.clone().unwrap_or_else(|| "all".to_owned())),
+        ("limits", limits_of(&group.rate_limits, None)),
+    ];
+    lines.extend(group.max_in_flight.map(|most| ("in flight", format!("at most {most}, {} now", row.delivering))));
+    lines.push(("members", row.members.to_string()));
+    lines.push(("backlog", count(row.backlog, "delivery", "deliveries")));
+    lines.extend(row.oldest_age_s.map(|age| ("oldest", format!("{} old", span_s(age)))));
+    lines.push(("rate", format!("{}/s sent, {}/s arriving", row.achieved_per_s, row.arrivals_per_s)));
+    if row.backlog > 0 {
+        let drained = match (row.drain_eta_s, row.drains) {
+            (_, Some(false)) => "never at this rate of arrivals".to_owned(),
+            (Some(eta), _) => format!("in {}", span_s(eta.ceil())),
+            (None, _) => "unknown".to_owned(),
+        };
+        lines.push(("drained", drained));
+    }
+    let mut text = format!("{}\n{}", clean(&group.name), settings::render(&lines, call.screen));
+    if !data.is_empty() {
+        text.push_str(&format!("\n\n{}", members().with(data.into_iter().map(member)).render(call.screen)));
+    }
+    output::print(&text)
+}
+
+pub(super) fn table() -> Table<6> {
+    Table::new([
+        Column::text("id"),
+        Column::text("name").flexible(),
+        Column::text("limits").flexible(),
+        Column::number("members"),
+        Column::number("use"),
+        Column::number("backlog"),
+    ])
+}
+
+pub(super) fn row(row: LimitGroupRow) -> [Cell; 6] {
+    let used = percent(row.utilisation);
+    let LimitGroup { id, name, rate_limits, .. } = row.limit_group;
+    let limits = limits_of(&rate_limits, None);
+    [id.into(), name.into(), limits.into(), row.members.to_string().into(), used.into(), row.backlog.to_string().into()]
+}
+
+fn members() -> Table<6> {
+    Table::new([
+        Column::text("member").flexible(),
+        Column::number("weight"),
+        Column::number("share"),
+        Column::number("sent"),
+        Column::number("backlog"),
+        Column::text("why not faster").flexible(),
+    ])
+}
+
+fn member(member: LimitGroupMember) -> [Cell; 6] {
+    let title = if member.name.is_empty() { member.id } else { member.name };
+    let share = member.share_per_s.map_or_else(|| NONE.to_owned(), |share| format!("{share}/s"));
+    [
+        title.into(),
+        member.weight.to_string().into(),
+        share.into(),
+        format!("{}/s", member.achieved_per_s).into(),
+        member.backlog.to_string().into(),
+        member.reason.unwrap_or_else(|| NONE.to_owned()).into(),
+    ]
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| NONE.to_owned(), |share| format!("{:.0} %", share * 100.0))
+}
