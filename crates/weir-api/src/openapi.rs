@@ -61,7 +61,7 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("TlsRequest", TlsRequest::keywords()),
         ("PreviewRequest", preview::PreviewRequest::keywords()),
         ("SimulateRequest", preview::PreviewRequest::keywords()),
-        ("OverrideRequest", temporary::OverrideRequest::keywords()),
+        ("LimitsOverrideRequest", temporary::LimitsOverrideRequest::keywords()),
         ("HoldRequest", temporary::HoldRequest::keywords()),
         ("LimitGroupRequest", limit_groups::keywords()),
         ("LimitGroupPatch", limit_groups::keywords()),

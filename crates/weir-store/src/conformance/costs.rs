@@ -83,6 +83,6 @@ pub async fn an_event_above_the_limit_of_a_destination_that_takes_it_is_refused(
     ];
     let results = subject.store.ingest(events).await.expect("ingest");
     let refusals: Vec<_> = results.into_iter().map(Result::err).collect();
-    assert_eq!(refusals, [None, Some(refused.clone()), None, Some(refused)]);
+    assert_eq!(refusals, [None, Some(refused), None, Some(refused)]);
     assert_eq!(subject.deliveries(DeliveryFilter::default()).await.len(), 3);
 }

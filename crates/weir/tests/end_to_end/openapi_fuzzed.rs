@@ -49,6 +49,7 @@ const BEYOND_A_SCHEMA: [&str; 22] = [
     "is already the secret of the destination",
     "must be PEM of",
     "must be an object, true or false",
+    "must be at least a second and at most 30 days",
 ];
 
 /// Such a refusal of an example that the schema beside it refuses.

@@ -32,7 +32,7 @@ use crate::{
 
 object! {
     /// Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`.
-    pub(crate) struct OverrideRequest {
+    pub(crate) struct LimitsOverrideRequest {
         /// In place of the limits of the destination; `[]`: none. Its `min_interval_ms` stays.
         #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4)]
         rate_limits: Option<Limits>,
@@ -92,7 +92,7 @@ fn end(for_s: Option<u32>, until: Option<TimeText>, now: Timestamp) -> ApiResult
     })
 }
 
-impl OverrideRequest {
+impl LimitsOverrideRequest {
     pub(crate) fn keywords() -> Value {
         let limits = json!({"properties": {"rate_limits": Limits::keywords()}});
         json!({"allOf": [limits, {"anyOf": [given("rate_limits"), given("max_in_flight")]}, one_end()]})
@@ -134,7 +134,7 @@ impl HoldRequest {
 /// destination has one override: another one replaces it, and is named in the answer. `If-Match` works as for an edit.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/override", operation_id = "override_limits", tag = "destinations",
-    params(("id" = DestinationIdText, Path, description = "`dst_…`")), request_body = OverrideRequest,
+    params(("id" = DestinationIdText, Path, description = "`dst_…`")), request_body = LimitsOverrideRequest,
     responses(
         (status = 200, description = "The destination with its override", body = types::OverriddenDestination,
             headers(("etag" = String, description = "The new version of the destination"))),
@@ -148,7 +148,7 @@ pub(crate) async fn override_limits(
     author: Author,
     if_match: IfMatch,
     _: Query<()>,
-    Body(request): Body<OverrideRequest>,
+    Body(request): Body<LimitsOverrideRequest>,
 ) -> ApiResult<impl IntoResponse> {
     let overridden = request.into_override(api.clock.now())?;
     let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends: Ends::Nothing };
