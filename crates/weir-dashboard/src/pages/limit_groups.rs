@@ -33,7 +33,8 @@ const PATH: &str = "/limit-groups";
 /// The width of the bar of shares, in its own units.
 const BAR: f64 = 1_000.0;
 /// The colours of the bar. The members after them share the last one.
-const COLOURS: usize = 8;
+const COLOURS: [&str; 8] =
+    ["share-0", "share-1", "share-2", "share-3", "share-4", "share-5", "share-6", "share-7"];
 
 /// The form of a group, with what was typed.
 struct Editor {
@@ -122,7 +123,7 @@ extend! {
 
 /// A part of the bar: what one member uses of the rate, or what the last ones use together.
 struct Part {
-    colour: usize,
+    colour: &'static str,
     x: u32,
     width: u32,
     title: String,
@@ -162,8 +163,8 @@ struct Live {
 }
 
 impl Live {
-    fn colour(&self, index: &usize) -> usize {
-        (*index).min(COLOURS - 1)
+    fn colour(&self, index: &usize) -> &'static str {
+        COLOURS[(*index).min(COLOURS.len() - 1)]
     }
 
     /// The parts of the rate that the members use. An unlimited group: of what is sent.

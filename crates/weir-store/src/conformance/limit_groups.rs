@@ -184,7 +184,8 @@ pub async fn homes_are_forgotten_only_by_who_has_read_the_last_edit(subject: Sub
     for (number, at) in (3..=20).zip(40..) {
         moves += usize::from(subject.move_to(1, Some(number), at).await.is_some());
     }
-    assert_eq!((read().await.left_homes.len(), moves), (MAX_LEFT_HOMES, MAX_LEFT_HOMES - 3));
+    // The first of these moves leaves a home that is among the three already.
+    assert_eq!((read().await.left_homes.len(), moves), (MAX_LEFT_HOMES, 1 + MAX_LEFT_HOMES - 3));
 }
 
 pub async fn a_destination_joins_only_a_limit_group_that_takes_it(subject: Subject) {
