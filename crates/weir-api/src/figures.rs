@@ -18,7 +18,7 @@ use weir_core::{
 };
 use weir_store::StateCounts;
 
-pub(crate) use self::shares::share;
+pub(crate) use self::shares::{Share, share};
 
 /// A destination that uses at least this share of its limit sends as fast as the limit allows: slots leave out up to
 /// 1 % of a window, and rates are averages that follow a change slowly.
@@ -54,7 +54,7 @@ pub(crate) struct Measured {
     /// The adaptive pace, if the destination has one.
     pub(crate) pace: Option<Status>,
     /// What it may send of the rate of its limit group ([`share`]).
-    pub(crate) share: Option<f64>,
+    pub(crate) share: Option<Share>,
 }
 
 /// The figures of a destination.
@@ -79,7 +79,7 @@ pub(crate) struct Figures {
     /// Refusals within the limit.
     pub(crate) refusals: Option<Refusals>,
     pub(crate) pace: Option<Status>,
-    pub(crate) share: Option<f64>,
+    pub(crate) share: Option<Share>,
     /// The arrivals that go on ([`steady_inflow`]).
     pub(crate) inflow_per_s: f64,
 }
@@ -154,16 +154,14 @@ impl Measured {
         self.pace.as_ref().is_some_and(|pace| below(pace.per_s) && self.achieved_per_s >= FULL_USE * pace.per_s)
     }
 
-    /// Whether its share of the limit group is below its limits and its pace.
-    fn is_bound_by_group(&self, settings: &Settings) -> bool {
-        let own = settings.rate_limits.per_second().unwrap_or(f64::INFINITY);
-        let own = self.pace.as_ref().map_or(own, |pace| pace.per_s.min(own));
-        self.share.is_some_and(|share| share < own)
+    /// Whether it could send more without its limit group.
+    fn is_bound_by_group(&self) -> bool {
+        self.share.is_some_and(|share| share.binds)
     }
 
     /// Whether it sends its share of the limit group.
-    fn is_at_share(&self, settings: &Settings) -> bool {
-        self.is_bound_by_group(settings) && self.share.is_some_and(|share| self.achieved_per_s >= FULL_USE * share)
+    fn is_at_share(&self) -> bool {
+        self.share.is_some_and(|share| share.binds && self.achieved_per_s >= FULL_USE * share.per_s)
     }
 
     fn is_at_limit(&self, settings: &Settings) -> bool {
@@ -210,7 +208,7 @@ impl Measured {
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
         Forecast::new(&limiter, answers, now)
             .paced(Bound::Adaptive, self.pace.as_ref().map(|pace| pace.per_s))
-            .paced(Bound::Group, self.share)
+            .paced(Bound::Group, self.share.map(|share| share.per_s))
     }
 
     /// When the backlog becomes empty, according to the forecast. By a fault of Weir less is sent, and nobody knows when
@@ -284,14 +282,14 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if destination.is(Condition::Held, now) => Some(Reason::Held),
         () if fault.is_some() => fault,
         () if measured.is_at_limit(settings) || measured.has_spent_a_window(now) => Some(Reason::Limit),
-        () if measured.is_at_share(settings) => Some(Reason::Group),
+        () if measured.is_at_share() => Some(Reason::Group),
         () if measured.is_at_pace(settings) => Some(Reason::Adaptive),
         () if measured.is_full(settings) => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.
         () if settings.order.is_by_key() => Some(Reason::Ordered),
         () if counts.of(DeliveryState::Pending) == 0 => None,
-        () if measured.is_bound_by_group(settings) => Some(Reason::Group),
+        () if measured.is_bound_by_group() => Some(Reason::Group),
         () if measured.pace.is_some() => Some(Reason::Adaptive),
         () => (!settings.rate_limits.is_unlimited()).then_some(Reason::Limit),
     }

@@ -70,6 +70,10 @@ impl Sight<'_> {
     /// Since when the limits allow a start that has not come. `None`: nothing is owed, or nothing may start at `now`.
     pub fn allowed_since(&self, now: Timestamp) -> Option<Timestamp> {
         let owed = self.owed_since(now)?;
+        // A member of a limit group may wait for the others, which one destination does not show.
+        if self.destination.settings.limit_group.is_some() {
+            return None;
+        }
         let progress = self.progress.unwrap_or_default();
         // Of a breaker that is half open, one probe at a time.
         let is_probing = self.destination.breaker.state(now) == BreakerState::HalfOpen;
@@ -132,12 +136,13 @@ impl Track {
 }
 
 /// The share of its limit that a destination has used during `measured`, if it had due deliveries all that time. `None`:
-/// the time is too short to say, or its pace is below the limit. `sends`: those that are recorded, and those in flight.
+/// the time is too short to say, or its pace or its share of a limit group is below the limit. `sends`: those that are recorded, and those in flight.
 pub fn used(destination: &Destination, sends: u64, measured: Duration) -> Option<f64> {
-    if destination.settings.adaptive.is_some() {
+    let settings = &destination.settings;
+    if settings.adaptive.is_some() || settings.limit_group.is_some() {
         return None;
     }
-    let limits = &destination.settings.rate_limits;
+    let limits = &settings.rate_limits;
     // The sends of a window may all have started just before.
     let spent = limits.of_shape(Shape::Window).map(RateLimit::span).max().unwrap_or_default();
     let allowed = limits.per_second()? * measured.saturating_sub(spent).as_secs_f64();

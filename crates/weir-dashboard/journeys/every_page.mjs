@@ -19,6 +19,8 @@ const event = await api('POST', '/v1/events', {
 });
 await api('POST', '/v1/keys', { name: HTML, role: 'read' });
 await api('PUT', '/v1/event-types/html.made', { description: HTML, example: { [HTML]: HTML }, schema: { title: HTML } });
+const group = await api('POST', '/v1/limit-groups', { name: HTML, rate_limits: [{ limit: 5, period: 'second' }] });
+await api('PATCH', `/v1/destinations/${destination.id}`, { limit_group: group.id, weight: 3 });
 let delivery;
 do [delivery] = (await api('GET', '/v1/deliveries?state=dead,failed,delivered')).data; while (!delivery);
 assert.equal(delivery.state, 'dead');
@@ -35,7 +37,7 @@ const PAGES = [
   `${own}/purge?event_type=${typed}`, '/deliveries', `/deliveries?destination=${typed}`, `/deliveries/${delivery.id}`,
   '/dead-letters', `/dead-letters?tenant=${typed}`, '/events', `/events?idempotency_key=${typed}`, `/events/${event.id}`,
   '/replays', `/replays/${replay.id}`, `/replays/new?destination=${destination.id}`, '/alerts', '/activity',
-  `/activity?actor=${typed}&destination=${typed}`, '/keys', '/status', '/shedding', '/event-types', `/event-types?q=${typed}`, '/event-types/html.made', `/jump?id=${typed}`, `/login?next=${typed}`,
+  `/activity?actor=${typed}&destination=${typed}`, '/keys', '/status', '/shedding', '/event-types', `/event-types?q=${typed}`, '/event-types/html.made', '/limit-groups', `/limit-groups/${group.id}`, `/jump?id=${typed}`, `/login?next=${typed}`,
 ];
 
 /** Opens each page and hands it over. A filter that the API refuses is a page too. */

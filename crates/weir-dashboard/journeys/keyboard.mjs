@@ -145,7 +145,7 @@ journey('g and a letter open every part, but not while somebody types', async (v
   const page = await visit.open('/status');
   const links = page.locator('nav.side a[data-key]');
   const parts = await links.evaluateAll((all) => all.map((link) => [link.dataset.key, link.href]));
-  assert.equal(parts.length, 11);
+  assert.equal(parts.length, 12);
   for (const [letter, address] of parts) {
     await ready(page);
     await page.keyboard.press('g');

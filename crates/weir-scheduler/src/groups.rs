@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use weir_core::{DestinationId, IdMap, IdSet, LimitGroup, Limiter, Timestamp, limit::Shape, limit_group::Home};
+use weir_core::{DestinationId, IdMap, IdSet, LimitGroup, Limiter, Timestamp, limit::Shape};
 use weir_queue::{GroupRun, LAST_OLD_START, LeftShard, Published, Wake};
 use weir_store::StoreError;
 
@@ -11,9 +11,6 @@ use crate::{
     run::{Run, latest_start},
     scheduler::{RETRY_RUN, Scheduler},
 };
-
-/// Homes that are closed, and the version of the destination whose run has closed them.
-pub(crate) type ClosedHomes = IdMap<DestinationId, (Timestamp, Vec<Home>)>;
 
 impl Scheduler {
     /// Reads the groups of the runs' destinations. A run whose group is not found is repeated.

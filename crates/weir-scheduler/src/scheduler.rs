@@ -8,14 +8,14 @@ use std::{sync::Arc, time::Duration};
 use metrics::{counter, histogram};
 use parking_lot::Mutex;
 use weir_core::{
-    Backoff, Clock, Timestamp,
+    Backoff, Clock, DestinationId, IdMap, Timestamp,
+    limit_group::Home,
     plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue};
 use weir_store::{Claims, PaceRecord, RunStore, StoreError};
 
 use crate::{
-    groups::ClosedHomes,
     release::{ClaimReleaser, Failure},
     replay_shares::ReplayShares,
     run::Run,
@@ -33,6 +33,9 @@ const LEASE: Duration = Duration::from_secs(4);
 /// The delay before a destination runs again after a failed run: a short failure costs little, and a lasting one few
 /// calls.
 pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
+
+/// Homes that are closed, and the version of the destination whose run has closed them.
+type ClosedHomes = IdMap<DestinationId, (Timestamp, Vec<Home>)>;
 
 /// Executes the rate-limiter jobs.
 pub struct Scheduler {

@@ -14,7 +14,7 @@ use weir_store::{
 use crate::{
     activity::{record, record_creation},
     destination_rows::{COUNT_OF_TENANT, INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
-    limit_groups::{join, leave},
+    limit_group_members::{join, leave},
     locks::begin_to_edit,
     paces::FORGET,
     rows::uuid,

@@ -49,6 +49,7 @@ mod event_types;
 mod fixtures;
 mod history;
 mod ingest;
+mod limit_group_members;
 mod limit_groups;
 mod locks;
 mod message_groups;

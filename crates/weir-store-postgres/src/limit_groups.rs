@@ -1,11 +1,14 @@
-//! Limit groups, and which destinations are in them. Whoever joins a group or deletes it locks its row.
+//! Limit groups: their edits, and reads.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow};
+use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{
-    Destination, DestinationId, LimitGroupId, Timestamp,
+    DestinationId, LimitGroupId, Timestamp,
     access::TenantScope,
     activity::Activity,
     limit_group::{Home, LimitGroup},
@@ -13,8 +16,8 @@ use weir_core::{
 use weir_sealing::Keyring;
 use weir_store::{
     GroupChange, GroupDeletion, LimitChange, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, Page, PageRequest,
-    SCANNED_AT_MOST, StoreResult, joins, page_of_groups,
-    rows::{self, LIMIT_GROUP_COLUMNS, limits_json},
+    SCANNED_AT_MOST, StoreResult, page_of_groups,
+    rows::{self, limits_json},
     tenant_code,
 };
 
@@ -25,6 +28,7 @@ use crate::{
     destination_rows::{LOCK_LIVE, UPDATE, write_destination},
     destinations::LIMIT_CHANGES,
     edit::change,
+    limit_group_members::{lock, members, select},
     rows::{Read, column, uuid},
 };
 
@@ -34,14 +38,7 @@ SELECT destination_id, joined_at, left_at FROM limit_group_members WHERE group_i
 UNION ALL
 SELECT destination_id, joined_at, left_at FROM limit_group_members WHERE group_id = $1 AND left_at > $2";
 
-pub(crate) const MEMBERS: &str = "SELECT count(*) FROM limit_group_members WHERE group_id = $1 AND left_at IS NULL";
-
-const JOIN: &str = "INSERT INTO limit_group_members (group_id, destination_id, joined_at) VALUES ($1, $2, $3)";
-
-const LEAVE: &str =
-    "UPDATE limit_group_members SET left_at = $3 WHERE group_id = $1 AND destination_id = $2 AND left_at IS NULL";
-
-/// Two groups with one name conflict, and one of two groups for the last room of a tenant waits.
+/// Edits of groups wait for each other: of two groups with one name, or for the last room of a tenant, one is refused.
 const LOCK_NAMES: &str = "LOCK TABLE limit_groups IN SHARE ROW EXCLUSIVE MODE";
 
 const TAKEN: &str = "SELECT count(*) FROM limit_groups WHERE tenant = $1 AND name = $2 AND id <> $3";
@@ -60,10 +57,6 @@ fn read(row: &PgRow) -> Read<Arc<LimitGroup>> {
     rows::limit_group(row).map(Arc::new)
 }
 
-fn select(terms: &str) -> AssertSqlSafe<String> {
-    AssertSqlSafe(format!("SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups {terms}"))
-}
-
 #[async_trait]
 impl LimitGroups for PostgresStore {
     async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {
@@ -73,7 +66,8 @@ impl LimitGroups for PostgresStore {
     }
 
     async fn group_senders(&self, id: LimitGroupId, since: Timestamp) -> StoreResult<Vec<DestinationId>> {
-        Ok(self.memberships(id, since).await?.into_iter().map(|one| one.destination_id).collect())
+        let all: BTreeSet<_> = self.memberships(id, since).await?.into_iter().map(|one| one.destination_id).collect();
+        Ok(all.into_iter().collect())
     }
 
     async fn limit_groups_edited_after(
@@ -130,45 +124,6 @@ impl LimitGroupEdits for PostgresStore {
     async fn limit_group_changes(&self, id: LimitGroupId) -> StoreResult<Vec<LimitChange>> {
         self.read(sqlx::query(LIMIT_CHANGES).bind(uuid(id.as_bytes())), rows::limit_change).await
     }
-}
-
-/// The group, locked until the transaction ends.
-async fn lock(connection: &mut PgConnection, id: LimitGroupId) -> Result<Option<LimitGroup>, sqlx::Error> {
-    let locked = sqlx::query(select("WHERE id = $1 FOR UPDATE")).bind(uuid(id.as_bytes()));
-    Ok(locked.fetch_optional(connection).await?.as_ref().map(rows::limit_group).transpose()?)
-}
-
-async fn members(connection: &mut PgConnection, id: LimitGroupId) -> Result<u64, sqlx::Error> {
-    let counted: i64 = sqlx::query_scalar(MEMBERS).bind(uuid(id.as_bytes())).fetch_one(connection).await?;
-    Ok(counted.unsigned_abs())
-}
-
-/// Joins the group of a destination. Returns whether it may; without a group there is nothing to do.
-pub(crate) async fn join(
-    connection: &mut PgConnection,
-    destination: &Destination,
-    at: Timestamp,
-) -> Result<bool, sqlx::Error> {
-    let Some(id) = destination.settings.limit_group else { return Ok(true) };
-    let Some(group) = lock(connection, id).await? else { return Ok(false) };
-    // A statement of its own, after the lock: it sees whoever has joined before.
-    if !joins(destination, group.tenant.as_deref(), members(connection, id).await?) {
-        return Ok(false);
-    }
-    let join = sqlx::query(JOIN).bind(uuid(id.as_bytes())).bind(uuid(destination.id.as_bytes()));
-    join.bind(at.as_nanos()).execute(connection).await?;
-    Ok(true)
-}
-
-pub(crate) async fn leave(
-    connection: &mut PgConnection,
-    id: DestinationId,
-    group: Option<LimitGroupId>,
-    at: Timestamp,
-) -> Result<(), sqlx::Error> {
-    let Some(group) = group else { return Ok(()) };
-    let leave = sqlx::query(LEAVE).bind(uuid(group.as_bytes())).bind(uuid(id.as_bytes()));
-    leave.bind(at.as_nanos()).execute(connection).await.map(drop)
 }
 
 async fn forget(
@@ -236,6 +191,8 @@ async fn delete(
     activity: &Activity,
 ) -> Result<GroupDeletion, sqlx::Error> {
     let mut transaction = connection.begin().await?;
+    // In the order of an edit, which locks the table before the row.
+    sqlx::query(LOCK_NAMES).execute(&mut *transaction).await?;
     let current = lock(&mut transaction, id).await?;
     let refusal = match current {
         Some(current) if current.updated_at == expected => {

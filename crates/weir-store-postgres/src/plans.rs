@@ -31,6 +31,8 @@ use crate::{
         HASHED, IN_ORDER, SENDS, Select, TENANTS_WITH_KEYS, event_deliveries, events_page, events_window_end, past,
     },
     ingest::KNOWN_KEYS,
+    limit_group_members::MEMBERS,
+    limit_groups::MEMBERSHIPS,
     message_groups::{DISSOLVE, MESSAGE_GROUPS},
     open,
     outbox::{DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY, SENT_COUNTS},
@@ -152,6 +154,26 @@ async fn statements_for_many_destinations_compare_no_lists() {
     }
     raw_sql(AssertSqlSafe(format!("BEGIN; {HASHED}"))).execute(&mut connection).await.unwrap();
     assert_compares_no_lists(&mut connection, "conditions", CONDITIONS).await;
+}
+
+/// A hundred groups with two hundred stays each, of which a third have ended.
+const MANY_MEMBERS: &str = "
+INSERT INTO limit_group_members
+SELECT md5((number % 100)::text)::uuid, gen_random_uuid(), number, CASE WHEN number % 3 = 0 THEN number END
+FROM generate_series(1, 20000) AS number;
+ANALYZE limit_group_members";
+
+#[tokio::test]
+async fn members_of_limit_groups_are_found_by_their_indexes() {
+    let database = Database::migrated().await;
+    let mut connection = PgConnection::connect_with(&open::options(&database.url()).unwrap()).await.unwrap();
+    raw_sql(MANY_MEMBERS).execute(&mut connection).await.unwrap();
+    let present = "limit_group_members_present";
+    for (name, sql, expected) in
+        [("members", MEMBERS, &[present][..]), ("memberships", MEMBERSHIPS, &[present, "limit_group_members_left"])]
+    {
+        assert_plan_with("on", &mut connection, name, sql, expected, ["limit_group_members"; 3]).await;
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! Limit groups, and which destinations are in them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
@@ -81,7 +84,8 @@ impl LimitGroups for SqliteStore {
     }
 
     async fn group_senders(&self, id: LimitGroupId, since: Timestamp) -> StoreResult<Vec<DestinationId>> {
-        Ok(self.memberships(id, since).await?.into_iter().map(|one| one.destination_id).collect())
+        let all: BTreeSet<_> = self.memberships(id, since).await?.into_iter().map(|one| one.destination_id).collect();
+        Ok(all.into_iter().collect())
     }
 
     async fn limit_groups_edited_after(

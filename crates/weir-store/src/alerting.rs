@@ -71,7 +71,9 @@ impl Condition {
     ) -> DestinationStatus {
         let settings = &destination.settings;
         let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
-        let drains_in = settings.rate_limits.per_second().map(|rate| self.waiting as f64 / rate);
+        // How fast a member of a limit group is sent depends on the others: nothing is said of it here.
+        let rate = settings.rate_limits.per_second().filter(|_| settings.limit_group.is_none());
+        let drains_in = rate.map(|rate| self.waiting as f64 / rate);
         DestinationStatus {
             waiting: self.waiting,
             oldest_age: self.oldest_created_at.map_or(Duration::ZERO, |at| now.since(at)),

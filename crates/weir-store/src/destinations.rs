@@ -8,7 +8,11 @@ use weir_core::{
     activity::Activity, breaker::Breaker, destination::Settings, limit_group::Home,
 };
 
-use crate::{Created, Creation, DestinationLimits, MAX_LEFT_HOMES, Page, PageRequest, StateCounts, StoreResult};
+use crate::{Created, Creation, DestinationLimits, Page, PageRequest, StateCounts, StoreResult};
+
+/// The most homes that a destination has left and that are not closed yet. A run closes all; only a destination that is
+/// not run, for example while it is paused, has several.
+pub const MAX_LEFT_HOMES: usize = 8;
 
 /// An edit: the new settings in full, applied only if the destination still has `expected_updated_at`.
 #[derive(Debug, Clone)]

@@ -85,7 +85,7 @@ pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, St
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
-    Destinations, EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
+    Destinations, EditPosition, EditedDestination, Hold, LimitChange, MAX_LEFT_HOMES, NamedCreation, Pause, later_than,
 };
 pub use directory::{Directory, Matches, TenantDestinations};
 pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, DISCARDS_COUNTED, discard};
@@ -100,8 +100,8 @@ pub use history::{
 };
 pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use limit_groups::{
-    GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, MAX_LEFT_HOMES, Membership, joins,
-    page_of_groups, tenant_code,
+    GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
+    tenant_code,
 };
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};

@@ -18,9 +18,6 @@ use crate::{LimitChange, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
 
 /// The most groups of a tenant, and of those for all tenants.
 pub const MAX_GROUPS: u64 = 1_000;
-/// The most homes that a destination has left and that are not closed yet. A run closes all; only a destination that is
-/// not run, for example while it is paused, has several.
-pub const MAX_LEFT_HOMES: usize = 8;
 
 /// What became of a new group, or of an edit of one.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +66,7 @@ pub trait LimitGroups: Send + Sync {
     async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>>;
 
     /// The destinations whose sends may count in a window of the group that begins at `since` or later: all that were
-    /// members at any time since then, deleted ones included. Each may be there more than once.
+    /// members at any time since then, deleted ones included. Each is there once.
     async fn group_senders(&self, id: LimitGroupId, since: Timestamp) -> StoreResult<Vec<DestinationId>>;
 
     /// At most `limit` groups whose last edit is after this one, in the order of their edits.

@@ -5,6 +5,14 @@ use weir_core::{Condition, Destination, LimitGroup, Timestamp};
 
 use super::Measured;
 
+/// What a member may send of the rate of its group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Share {
+    pub(crate) per_s: f64,
+    /// It could send more without the group.
+    pub(crate) binds: bool,
+}
+
 /// What a member wants of the rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Wish {
@@ -44,12 +52,14 @@ pub(crate) fn share(group: &LimitGroup, members: &mut [(&Destination, &mut Measu
         };
         Wish { weight: settings.weight.into(), per_s }
     };
-    let parts = divide(rate, &members.iter().map(wish).collect::<Vec<_>>());
+    let wishes: Vec<Wish> = members.iter().map(wish).collect();
+    let parts = divide(rate, &wishes);
     let used: f64 = parts.iter().sum();
-    for ((destination, measured), part) in members.iter_mut().zip(parts) {
+    for (((destination, measured), wish), part) in members.iter_mut().zip(wishes).zip(parts) {
         // Whoever rests, or has no backlog, would get at least what is left.
         let idle = destination.is_stopped() || measured.counts.waiting() == 0;
-        measured.share = Some(if idle { part + (rate - used).max(0.0) } else { part });
+        let left = if idle { (rate - used).max(0.0) } else { 0.0 };
+        measured.share = Some(Share { per_s: part + left, binds: part < wish.per_s });
     }
 }
 

@@ -11,7 +11,7 @@ use weir_store::{DestinationCounts, MINUTE, SentCounts, StateCounts};
 use super::destinations::{self, adaptive::pace_of};
 use crate::{
     auth::Caller,
-    figures::{Figures, Measured, flood_began, is_slow, millis, per_second},
+    figures::{Figures, Measured, Share, flood_began, is_slow, millis, per_second},
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
     state::{Api, ApiState},
@@ -103,7 +103,7 @@ pub(crate) async fn measure_sends(
 }
 
 /// The share of a member of a limit group, from the sample that has all members.
-async fn share_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<f64>> {
+async fn share_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<Share>> {
     if destination.settings.limit_group.is_none() {
         return Ok(None);
     }

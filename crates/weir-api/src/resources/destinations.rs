@@ -44,11 +44,12 @@ use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDele
 
 pub(crate) use self::{
     by_name::{__path_put, PathName, put},
-    edits::{Change, EDIT_ROUNDS, Requested, change, check_may_change, commit, crowded},
+    edits::{Change, EDIT_ROUNDS, Requested, change, commit, crowded},
+    limit_group::check_may_change_group,
     release::{__path_release, release},
 };
 use self::{
-    edits::{Ends, check_may_route, later},
+    edits::{Ends, check_may_change, check_may_route, later},
     limit_group::check_may_move,
     patch::DestinationPatch as Patch,
     request::DestinationRequest,

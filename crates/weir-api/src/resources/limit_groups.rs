@@ -23,7 +23,7 @@ use weir_store::{GroupChange, GroupDeletion, tenant_code};
 use super::{
     activity::{Author, differences},
     destinations::{
-        PathName, check_may_change,
+        PathName, check_may_change_group,
         rates::{self, Limits, RateLimitRequest},
         request::NameText,
     },
@@ -284,9 +284,9 @@ pub(crate) async fn delete(
     for _ in 0..ROUNDS {
         let current = find(&api, &caller, id).await?;
         if_match.check(&etag(&current))?;
-        check_may_change(&caller, tenant_code(current.tenant.as_deref()))?;
+        check_may_change_group(&caller, current.tenant.as_deref())?;
         let activity = author.does(Action::LimitGroupDeleted, api.clock.now());
-        let activity = recorded(activity, &current).changing(Some(json!(view(&current))), None);
+        let activity = recorded(activity, &current).changing(Some(values(&current)), None);
         match api.store.delete_limit_group(id, current.updated_at, activity).await? {
             GroupDeletion::Deleted => return Ok(StatusCode::NO_CONTENT),
             GroupDeletion::HasMembers => {
@@ -338,7 +338,7 @@ pub(crate) async fn put(
     let tenant = Some(tenant).filter(|tenant| tenant != ALL_TENANTS);
     let group = new_group(&api, tenant, name, request.rate_limits, request.max_in_flight);
     // Whoever may not see the group does not learn whether it exists.
-    check_may_change(&caller, tenant_code(group.tenant.as_deref()))?;
+    check_may_change_group(&caller, group.tenant.as_deref())?;
     for _ in 0..ROUNDS {
         let current = api.store.limit_group_named(group.tenant.as_deref(), &group.name).await?;
         let replacement = match &current {
@@ -395,7 +395,7 @@ async fn save(
     current: Option<&LimitGroup>,
     mut group: LimitGroup,
 ) -> ApiResult<Saved> {
-    check_may_change(caller, tenant_code(group.tenant.as_deref()))?;
+    check_may_change_group(caller, group.tenant.as_deref())?;
     let saved = if current == Some(&group) {
         Arc::new(group)
     } else {
@@ -405,9 +405,9 @@ async fn save(
             group.created_at = now;
         }
         let (action, before, after) = match current {
-            None => (Action::LimitGroupCreated, None, Some(json!(view(&group)))),
+            None => (Action::LimitGroupCreated, None, Some(values(&group))),
             Some(current) => {
-                let (before, after) = differences(json!(view(current)), json!(view(&group)));
+                let (before, after) = differences(values(current), values(&group));
                 (Action::LimitGroupEdited, before, after)
             }
         };
@@ -424,6 +424,12 @@ async fn save(
     // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
     api.announce_group(&saved).await;
     Ok(Saved::Made(saved))
+}
+
+/// The values for the activity log.
+fn values(group: &LimitGroup) -> Value {
+    let types::LimitGroup { name, tenant, rate_limits, max_in_flight, .. } = view(group);
+    json!({"name": name, "tenant": tenant, "rate_limits": rate_limits, "max_in_flight": max_in_flight})
 }
 
 fn recorded(activity: Activity, group: &LimitGroup) -> Activity {

@@ -31,6 +31,7 @@ struct Data {
     delivery: String,
     replay: String,
     key: String,
+    group: String,
 }
 
 impl Data {
@@ -45,8 +46,9 @@ impl Data {
         let key = json!({"name": tenant, "role": "read", "tenants": [tenant]});
         let key = server.root("POST", "/v1/keys", key).await;
         server.root("PUT", "/v1/event-types/order.created", json!({})).await;
+        let group = id(&server.root("POST", "/v1/limit-groups", json!({"name": "a", "tenant": tenant})).await);
         let delivery = id(&shown["deliveries"][0]);
-        Self { tenant, destination: id(&destination), event, delivery, replay: id(&replay), key: id(&key) }
+        Self { tenant, destination: id(&destination), event, delivery, replay: id(&replay), key: id(&key), group }
     }
 
     /// The path for this data.
@@ -56,6 +58,7 @@ impl Data {
             Some("events") => &self.event,
             Some("deliveries") => &self.delivery,
             Some("replays") => &self.replay,
+            Some("limit-groups") => &self.group,
             _ => &self.key,
         };
         let name = if template.starts_with("/v1/event-types") { "order.created" } else { "a%20new%2Fname" };
@@ -146,6 +149,15 @@ fn operations() -> Vec<Operation> {
         Operation { own: 404, ..read("/v1/status", 404) },
         Operation { own: 404, role: "admin", ..read("/v1/shedding", 404) },
         Operation { own: 404, ..change("PUT", "/v1/shedding", "admin", 404, Some(|_| json!({}))) },
+        // The groups of other tenants are left out.
+        read("/v1/limit-groups", 200),
+        read("/v1/limit-groups/{id}", 404),
+        read("/v1/limit-groups/{id}/overview", 404),
+        read("/v1/limit-groups/{id}/audit", 404),
+        change("POST", "/v1/limit-groups/{id}/preview", "read", 200, Some(|_| json!({}))),
+        change("POST", "/v1/limit-groups", "operate", 201, Some(|to| json!({"name": "new", "tenant": to}))),
+        change("PATCH", "/v1/limit-groups/{id}", "operate", 200, Some(|_| json!({"max_in_flight": 3}))),
+        change("PUT", "/v1/limit-groups/by-name/{tenant}/{name}", "operate", 201, Some(|_| json!({}))),
         read("/v1/event-types", 200),
         read("/v1/event-types/{name}", 200),
         Operation { own: 404, ..change("PUT", "/v1/event-types/{name}", "operate", 404, Some(|_| json!({}))) },
@@ -191,6 +203,7 @@ fn operations() -> Vec<Operation> {
             )
         },
         change("DELETE", "/v1/keys/{id}", "admin", 204, nothing),
+        change("DELETE", "/v1/limit-groups/{id}", "operate", 204, nothing),
         change("DELETE", "/v1/destinations/{id}", "operate", 204, nothing),
     ]
 }

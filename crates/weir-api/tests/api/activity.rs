@@ -161,6 +161,18 @@ async fn every_other_change_has_its_row() {
     assert_eq!(root.change("PUT", path, kind).await.1, [] as [Value; 0]);
     root.one("event_type.deleted", "DELETE", path, None).await;
 
+    let group = Some(json!({"name": "a", "tenant": "acme", "max_in_flight": 5}));
+    let (group, row) = root.one("limit_group.created", "POST", "/v1/limit-groups", group).await;
+    let made = json!({"name": "a", "tenant": "acme", "max_in_flight": 5, "rate_limits": []});
+    assert_eq!((&row["tenant"], &row["after"]), (&json!("acme"), &made));
+    let path = format!("/v1/limit-groups/{}", id(&group));
+    let (_, row) = root.one("limit_group.edited", "PATCH", &path, Some(json!({"max_in_flight": 6}))).await;
+    assert_eq!((&row["before"], &row["after"]), (&json!({"max_in_flight": 5}), &json!({"max_in_flight": 6})));
+    let by_name = "/v1/limit-groups/by-name/acme/a";
+    root.one("limit_group.edited", "PUT", by_name, Some(json!({"max_in_flight": 7}))).await;
+    assert_eq!(root.change("PUT", by_name, Some(json!({"max_in_flight": 7}))).await.1, [] as [Value; 0]);
+    root.one("limit_group.deleted", "DELETE", &path, None).await;
+
     let key = Some(json!({"name": "billing", "role": "read", "tenants": ["acme"]}));
     let (key, row) = root.one("key.created", "POST", "/v1/keys", key).await;
     assert_eq!(row["after"], json!({"role": "read", "tenants": ["acme"], "expires_at": null}));
@@ -185,7 +197,11 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
 }
 
 /// The tests above make each of these changes; those of `holds.rs` release, and those of `deliveries.rs` discard.
-const RECORDED: [&str; 21] = [
+const RECORDED: [&str; 25] = [
+    "POST /v1/limit-groups",
+    "PATCH /v1/limit-groups/{id}",
+    "DELETE /v1/limit-groups/{id}",
+    "PUT /v1/limit-groups/by-name/{tenant}/{name}",
     "POST /v1/destinations",
     "PATCH /v1/destinations/{id}",
     "DELETE /v1/destinations/{id}",
@@ -209,7 +225,8 @@ const RECORDED: [&str; 21] = [
     "GET /v1/destinations/{id}/secret",
 ];
 /// Events are no changes of settings, sessions are not stored, and the others only compute an answer.
-const NOT_RECORDED: [&str; 8] = [
+const NOT_RECORDED: [&str; 9] = [
+    "POST /v1/limit-groups/{id}/preview",
     "POST /v1/events",
     "POST /v1/events/batch",
     "POST /v1/session",

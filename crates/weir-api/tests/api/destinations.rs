@@ -39,9 +39,10 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
         "unknown_event_types": [],
     });
     // The macro takes no more fields.
-    for field in ["filter", "adaptive", "adaptive_rate"] {
+    for field in ["filter", "adaptive", "adaptive_rate", "limit_group"] {
         expected[field] = Value::Null;
     }
+    expected["weight"] = 1.into();
     assert_eq!(created, expected);
     assert!(created["secret"].as_str().unwrap().starts_with("whsec_"));
 }

@@ -187,6 +187,7 @@ async fn an_unknown_parameter_is_refused_on_every_route_without_effect() {
             Some("events") => &event,
             Some("deliveries") => delivery,
             Some("keys") => "key_01h2xcejqtf2nbrexx3vqjhp41",
+            Some("limit-groups") => "lgr_01h2xcejqtf2nbrexx3vqjhp41",
             _ => "rpl_01h2xcejqtf2nbrexx3vqjhp41",
         };
         for method in item.as_object().unwrap().keys() {

@@ -112,6 +112,7 @@ extend! {
                 "destination" => Some(format!("/destinations/{id}")),
                 "delivery" => Some(format!("/deliveries/{id}")),
                 "replay" => Some(format!("/replays/{id}")),
+                "limit_group" => Some(format!("/limit-groups/{id}")),
                 "event_type" => Some(format!("/event-types/{id}")),
                 _ => None,
             };

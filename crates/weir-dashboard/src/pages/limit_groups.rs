@@ -11,7 +11,7 @@ use weir_core::access::Role;
 
 use super::destination::{
     limits::PreviewPart,
-    limits_form::Typed,
+    limits_form::{ForecastText as _, Typed},
     proof::{AuditText as _, JudgedText as _},
 };
 use crate::{
@@ -155,17 +155,15 @@ impl ListPage {
     }
 }
 
-/// The figures of a group, which live updates replace.
-#[derive(Template)]
-#[template(path = "limit_group_live.html")]
+/// The figures of a group.
 struct Live {
     base: String,
     shown: LimitGroupOverview,
 }
 
 impl Live {
-    fn colour(&self, index: usize) -> usize {
-        index.min(COLOURS - 1)
+    fn colour(&self, index: &usize) -> usize {
+        (*index).min(COLOURS - 1)
     }
 
     /// The parts of the rate that the members use. An unlimited group: of what is sent.
@@ -180,12 +178,19 @@ impl Live {
                 let title = format!("{}: {}", member.label(), member.achieved_per_s.per_s());
                 // Rounded at both ends, so that parts meet.
                 let (from, to) = (x as u32, (x + width).round() as u32);
-                parts.push(Part { colour: self.colour(index), x: from, width: to.saturating_sub(from), title });
+                parts.push(Part { colour: self.colour(&index), x: from, width: to.saturating_sub(from), title });
             }
             x += width;
         }
         parts
     }
+}
+
+/// The part of the page that live updates replace.
+#[derive(Template)]
+#[template(path = "limit_group_live.html")]
+struct LivePart {
+    live: Live,
 }
 
 #[derive(Template)]
@@ -290,7 +295,7 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
 
 pub(crate) async fn fragment(visit: Visit, PathId(id): PathId) -> Answered {
     let live = read_live(&visit, &id).await?;
-    visit.fragment(&live)
+    visit.fragment(&LivePart { live })
 }
 
 /// The audit of the last hour.

@@ -39,6 +39,14 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["deliveries", _] | ["deliveries", _, _]) => of::<types::DeliveryDetail>(delivery_detail(), changes),
         (_, ["events"]) => of::<types::List<types::Event>>(list(event()), changes),
         (_, ["events", _]) => of::<types::EventDetail>(event_detail(), changes),
+        ("GET", ["limit-groups"]) => of::<types::List<types::LimitGroupRow>>(list(group_row()), changes),
+        (_, ["limit-groups"] | ["limit-groups", _]) => of::<types::LimitGroup>(limit_group(), changes),
+        (_, ["limit-groups", _, "overview"]) => {
+            let shown = json!({"as_of": AT, "data": [group_member()]});
+            of::<types::LimitGroupOverview>(with(group_row(), shown), changes)
+        }
+        (_, ["limit-groups", _, "preview"]) => of::<types::Preview>(preview(), changes),
+        (_, ["limit-groups", _, "audit"]) => of::<types::Audit>(audit(), changes),
         ("GET", ["event-types"]) => of::<types::List<types::EventType>>(list(event_type()), changes),
         (_, ["event-types", _]) => of::<types::EventType>(event_type(), changes),
         (_, ["replays"]) if changes.get("total").is_some() && changes.get("id").is_none() => {
@@ -65,6 +73,28 @@ pub(crate) fn refusal(changes: Value) -> Value {
         json!({"type": "/docs#problem", "title": "", "detail": "", "status": 0, "errors": [{}]}),
         changes,
     )
+}
+
+fn limit_group() -> Value {
+    json!({
+        "id": "lgr_1", "name": "Stripe", "tenant": "acme", "max_in_flight": null, "created_at": AT, "updated_at": AT,
+        "rate_limits": [{"limit": 100, "period": "second", "burst": 1, "margin_ms": 0}],
+    })
+}
+
+fn group_row() -> Value {
+    let figures = json!({
+        "members": 0, "backlog": 0, "delivering": 0, "oldest_age_s": null, "configured_per_s": 100.0, "binding": null,
+        "achieved_per_s": 0.0, "arrivals_per_s": 0.0, "utilisation": 0.0, "drain_eta_s": null, "drains": null,
+    });
+    with(limit_group(), figures)
+}
+
+fn group_member() -> Value {
+    json!({
+        "id": "dst_1", "name": "Acme", "url": "https://a.example/", "tenant": "acme", "weight": 1, "backlog": 0,
+        "achieved_per_s": 0.0, "share_per_s": null, "utilisation": null, "drain_eta_s": null, "reason": null,
+    })
 }
 
 fn event_type() -> Value {

@@ -8,7 +8,7 @@ use crate::support::{FakeApi, Page, row};
 
 const AT: &str = "2025-11-21T07:30:00.000Z";
 /// Every page for logged-in readers, with data.
-const PAGES: [&str; 26] = [
+const PAGES: [&str; 28] = [
     "/",
     "/destinations/new",
     "/destinations/dst_1",
@@ -26,6 +26,8 @@ const PAGES: [&str; 26] = [
     "/events/evt_1",
     "/event-types",
     "/event-types/order.created",
+    "/limit-groups",
+    "/limit-groups/lgr_1",
     "/replays",
     "/replays/rpl_1",
     "/replays/new",
@@ -67,6 +69,10 @@ fn filled(role: &str) -> FakeApi {
     api.on("GET", "/v1/event-types", 200, list(event_type.clone()));
     api.on_with("GET", "/v1/event-types/order.created", 200, &[("etag", "\"1\"")], event_type);
     api.on("GET", "/v1/destinations", 200, list(json!({"event_types": ["order.*"]})));
+    api.on("GET", "/v1/limit-groups", 200, list(json!({"backlog": 3})));
+    api.on_with("GET", "/v1/limit-groups/lgr_1", 200, &[("etag", "\"1\"")], json!({}));
+    let members = json!({"members": 1, "backlog": 3, "data": [{"backlog": 3, "reason": "group"}]});
+    api.on("GET", "/v1/limit-groups/lgr_1/overview", 200, members);
     let replay = json!({
         "states": ["dead"], "destination": "dst_1", "total": 200, "delivered": 90, "failed": 10, "remaining": 100, "eta_s": 12,
     });

@@ -12,6 +12,7 @@ mod every_page;
 mod exports;
 mod forms;
 mod frame;
+mod limit_groups;
 mod live_lists;
 mod login;
 mod new_destination;

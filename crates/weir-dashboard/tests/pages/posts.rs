@@ -9,11 +9,12 @@ use crate::support::{FakeApi, row};
 const AT: &str = "2025-11-21T07:30:00.000Z";
 
 /// Forms that answer with a page, and why a reload does no harm.
-const PAGES: [(&str, &str); 8] = [
+const PAGES: [(&str, &str); 9] = [
     ("/destinations", "the secret of a new destination is in no URL; a form that is sent again creates no second one"),
     ("/fragments/destinations/{id}/test", "a part of a page, which no reload asks for"),
     ("/destinations/{id}/preview", "changes nothing"),
     ("/destinations/{id}/simulate", "changes nothing"),
+    ("/limit-groups/{id}/preview", "changes nothing"),
     ("/destinations/{id}/secret", "changes nothing; the secret must be in no URL and no cookie"),
     ("/destinations/{id}/verify", "changes nothing"),
     ("/destinations/{id}/filter", "changes nothing"),
@@ -21,7 +22,7 @@ const PAGES: [(&str, &str); 8] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 23] {
+fn forms() -> [(&'static str, String); 26] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
@@ -45,6 +46,9 @@ fn forms() -> [(&'static str, String); 23] {
         form("/event-types", "name=order.created&description=&example=&schema="),
         form("/event-types/{name}", "etag=%221%22&description=&example=&schema="),
         form("/event-types/{name}/delete", "sure=on"),
+        form("/limit-groups", "name=Stripe"),
+        form("/limit-groups/{id}", "etag=%221%22&name=Stripe"),
+        form("/limit-groups/{id}/delete", "sure=on"),
         form("/deliveries/{id}/discard", "reason=no"),
         ("/dead-letters/discard", format!("state=dead&counted_until={AT}&total=1&confirm=discard+1")),
     ]
@@ -88,6 +92,9 @@ async fn a_form_that_changes_something_answers_with_a_redirect() {
         ("PUT", "/v1/shedding", json!({})),
         ("DELETE", "/v1/keys/dst_1", Value::Null),
         ("GET", "/v1/destinations", json!({})),
+        ("POST", "/v1/limit-groups", json!({})),
+        ("PATCH", "/v1/limit-groups/dst_1", json!({})),
+        ("DELETE", "/v1/limit-groups/dst_1", Value::Null),
         ("GET", "/v1/event-types/order.created", json!({})),
         ("PUT", "/v1/event-types/order.created", json!({})),
         ("DELETE", "/v1/event-types/order.created", Value::Null),

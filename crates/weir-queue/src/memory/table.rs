@@ -324,6 +324,7 @@ impl JobTable {
     /// Releases reserved room. A job that waits for room becomes due.
     pub fn unreserve(&mut self, now: Timestamp, destination_id: DestinationId) {
         if self.release_room(destination_id) {
+            self.group_room_freed(now, destination_id);
             self.room_freed(now, destination_id);
         }
     }
@@ -439,12 +440,9 @@ impl JobTable {
     fn end_permit(&mut self, now: Timestamp, id: PermitId) -> bool {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return false };
         let is_known = job.budget.end(id.serial);
-        if let Some(of) = job.group() {
-            if let Some(group) = self.groups.get_mut(&of) {
-                group.budget.end(id.serial);
-                group.room_freed();
-            }
-            self.schedule_group(now, of);
+        if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
+            group.budget.end(id.serial);
+            self.group_room_freed(now, id.destination_id);
         }
         is_known
     }

@@ -611,3 +611,32 @@ async fn a_catalogue_from_a_file_decides_what_a_strict_server_accepts() {
     user.says(&["event-types", "delete", "order.paid", "--yes"]).await;
     assert_eq!(user.json(&["event-types", "list"]).await, json!([]));
 }
+
+#[tokio::test]
+async fn a_limit_group_is_made_shared_shown_and_deleted() {
+    let user = User::start().await;
+    let made =
+        user.json(&["limit-groups", "create", "partner", "--limit", "100/second", "--max-in-flight", "50"]).await;
+    let id = made["id"].as_str().unwrap();
+    assert_eq!((&made["rate_limits"][0]["limit"], &made["max_in_flight"]), (&json!(100), &json!(50)));
+    let member = ["destinations", "create", "https://example.com/", "--name", "a", "--limit-group", "partner"];
+    let member = user.json(&[&member[..], &["--weight", "5"]].concat()).await;
+    assert_eq!((&member["limit_group"], &member["weight"]), (&json!(id), &json!(5)));
+    let shown = user.says(&["limit-groups", "show", "partner"]).await;
+    for part in ["partner", id, "100/second", "members", "a"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(user.says(&["destinations", "show", "a"]).await.contains(id));
+    assert!(user.says(&["limit-groups", "list"]).await.contains("100/second"));
+    let edited = user.json(&["limit-groups", "edit", "partner", "--limit", "50/second", "--no-max-in-flight"]).await;
+    assert_eq!((&edited["rate_limits"][0]["limit"], &edited["max_in_flight"]), (&json!(50), &Value::Null));
+    let (code, error) = user.fails(&["limit-groups", "edit", "partner"]).await;
+    assert!(code == 2 && error.contains("nothing to edit"), "{error}");
+    let (_, error) = user.fails(&["limit-groups", "delete", "partner", "--yes"]).await;
+    assert!(error.contains("has members"), "{error}");
+    let (code, error) = user.fails(&["destinations", "edit", "a", "--limit-group", "nobody"]).await;
+    assert!(code == 2 && error.contains("no limit group"), "{error}");
+    user.says(&["destinations", "edit", "a", "--limit-group", "none"]).await;
+    user.says(&["limit-groups", "delete", "partner", "--yes"]).await;
+    assert_eq!(user.json(&["limit-groups", "list"]).await, json!([]));
+}

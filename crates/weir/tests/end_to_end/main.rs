@@ -34,6 +34,7 @@ mod folds;
 mod holds;
 mod journeys;
 mod keys;
+mod limit_groups;
 mod logs;
 mod metrics;
 mod openapi_fuzzed;

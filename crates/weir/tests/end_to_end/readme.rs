@@ -27,7 +27,7 @@ macro_rules! documents {
 const README: &str = include_str!("../../../../README.md");
 const TOUR: &str = include_str!("../../../../docs/tour.md");
 const SIZING: &str = include_str!("../../../../docs/operations/sizing.md");
-const GUIDES: [(&str, &str); 17] = documents![
+const GUIDES: [(&str, &str); 18] = documents![
     "docs/guides/limits.md",
     "docs/guides/order-coalesce-expire.md",
     "docs/guides/backlog-and-replays.md",
@@ -44,7 +44,8 @@ const GUIDES: [(&str, &str); 17] = documents![
     "docs/guides/activity.md",
     "docs/guides/filters.md",
     "docs/guides/private-receivers.md",
-    "docs/guides/adaptive.md"
+    "docs/guides/adaptive.md",
+    "docs/guides/budgets.md"
 ];
 
 /// The blocks that are not run: the document, a piece of the block, and why.

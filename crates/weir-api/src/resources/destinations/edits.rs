@@ -163,7 +163,7 @@ pub(super) fn check_may_route(caller: &Caller, current: &ProxyChoice, edited: &P
 }
 
 /// Whoever edits a destination of operators could read the alerts of all tenants, so this needs the role `admin`.
-pub(crate) fn check_may_change(caller: &Caller, tenant: &str) -> ApiResult<()> {
+pub(super) fn check_may_change(caller: &Caller, tenant: &str) -> ApiResult<()> {
     caller.check_sees(tenant)?;
     if tenant != ALL_TENANTS {
         return Ok(());

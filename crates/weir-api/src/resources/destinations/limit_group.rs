@@ -1,15 +1,25 @@
 //! Whether a destination may join or leave a limit group.
 
-use weir_core::{Destination, LimitGroupId, Timestamp, destination::ALL_TENANTS, limit_group::MAX_MEMBERS};
-
+use weir_core::{Destination, LimitGroupId, Timestamp, access::Role, limit_group::MAX_MEMBERS};
 use weir_store::MAX_LEFT_HOMES;
 
-use super::edits::check_may_change;
 use crate::{
     auth::Caller,
-    problem::{ApiResult, Problem},
+    problem::{ApiResult, Problem, ProblemKind},
     state::ApiState,
 };
+
+/// A group of all tenants, and who is in it, is a matter of those who run Weir.
+pub(crate) fn check_may_change_group(caller: &Caller, tenant: Option<&str>) -> ApiResult<()> {
+    if let Some(tenant) = tenant {
+        return caller.check_sees(tenant);
+    }
+    let refused = |why: &str| {
+        Problem::new(ProblemKind::Forbidden, format!("to change a limit group of all tenants, or who is in it, {why}"))
+    };
+    caller.check_role(Role::Admin).map_err(|problem| refused(problem.detail()))?;
+    caller.sees_all().then_some(()).ok_or_else(|| refused("this needs a key that is not bound to tenants"))
+}
 
 /// Refuses one more move of a destination that has left many groups and is not run meanwhile.
 pub(super) fn check_may_leave(
@@ -41,7 +51,7 @@ pub(super) async fn check_may_move(
     for group in groups.iter().flatten() {
         // Whoever takes a destination out of a group of all tenants sends beside its budget.
         if group.tenant.is_none() {
-            check_may_change(caller, ALL_TENANTS)?;
+            check_may_change_group(caller, None)?;
         }
     }
     let Some(id) = to else { return Ok(()) };

@@ -113,7 +113,7 @@ fn member(row: &Row, rate: Option<f64>) -> types::LimitGroupMember {
         weight: settings.weight.into(),
         backlog: figures.counts.waiting(),
         achieved_per_s: millis(figures.achieved_per_s),
-        share_per_s: figures.share.map(millis),
+        share_per_s: figures.share.map(|share| millis(share.per_s)),
         utilisation: rate.map(|rate| millis((figures.achieved_per_s / rate).min(1.0))),
         drain_eta_s: figures.drain_eta.map(|eta| millis(eta.as_secs_f64())),
         reason: figures.reason.map(|reason| reason.as_str().to_owned()),

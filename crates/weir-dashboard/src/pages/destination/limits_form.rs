@@ -310,7 +310,7 @@ impl Editor {
 }
 
 extend! {
-    pub(super) trait ForecastText for Forecast {
+    pub(crate) trait ForecastText for Forecast {
         fn rate(&self) -> String {
             self.effective_per_s.map_or_else(|| "unlimited".to_owned(), |rate| rate.per_s().to_string())
         }

@@ -7,7 +7,10 @@ use weir_core::{DestinationId, LimitGroup, LimitGroupId, Timestamp, plan::NextRu
 use super::{Entry, JobTable};
 use crate::{
     JobLease, Terms, Turn,
-    memory::{group::Group, job::Phase},
+    memory::{
+        group::Group,
+        job::{Job, Phase},
+    },
 };
 
 impl JobTable {
@@ -81,6 +84,13 @@ impl JobTable {
             NextRun::Paced if group.promised_to(id) == 0 && job.due_with_room(now) <= now => Some(of),
             _ => None,
         }
+    }
+
+    /// There is room in the group of this destination, if it has one.
+    pub(super) fn group_room_freed(&mut self, now: Timestamp, id: DestinationId) {
+        let Some(of) = self.jobs.get(&id).and_then(Job::group) else { return };
+        self.change_group(of, Group::room_freed);
+        self.schedule_group(now, of);
     }
 
     pub(super) fn change_group(&mut self, id: LimitGroupId, change: impl FnOnce(&mut Group)) {

@@ -1,0 +1,96 @@
+//! Limit groups: the list, the page of a group with its members, and the forms.
+
+use serde_json::{Value, json};
+
+use crate::support::{FakeApi, XSS};
+
+const PATH: &str = "/v1/limit-groups/lgr_1";
+const LIMITS: &str = "limit_second=100&burst_second=&margin_second=&limit_minute=&limit_hour=&limit_day=&limit_other=";
+
+fn api(role: &str) -> FakeApi {
+    let api = FakeApi::for_role(role);
+    let limits = json!([{"limit": 100, "period": "second"}, {"limit": 190, "period": "10s", "shape": "window"}]);
+    let group = json!({"name": format!("Stripe {XSS}"), "rate_limits": limits});
+    api.on_with("GET", PATH, 200, &[("etag", "\"1f\"")], group.clone());
+    let member = |id: &str, name: &str, weight: u32, sent: f64, reason: Value| {
+        json!({
+            "id": id, "name": name, "weight": weight, "achieved_per_s": sent, "share_per_s": sent, "backlog": 900,
+            "drain_eta_s": 90.0, "reason": reason,
+        })
+    };
+    let members =
+        json!([member("dst_1", "Acme", 1, 25.0, json!("group")), member("dst_2", "Beta", 3, 75.0, Value::Null)]);
+    let mut row = group;
+    row["members"] = 2.into();
+    row["backlog"] = 1_800.into();
+    row["achieved_per_s"] = 100.0.into();
+    row["utilisation"] = 1.0.into();
+    row["drain_eta_s"] = 90.0.into();
+    api.on("GET", "/v1/limit-groups", 200, json!({"data": [row], "next_cursor": "c2"}));
+    row["data"] = members;
+    api.on("GET", "/v1/limit-groups/lgr_1/overview", 200, row);
+    api
+}
+
+#[tokio::test]
+async fn the_page_of_a_group_shows_the_shares_of_its_members() {
+    let api = api("read");
+    let browser = api.dashboard();
+    let list = browser.get("/limit-groups").await;
+    for part in ["Stripe", "100/s, 190/10s window", "1,800", "/limit-groups/lgr_1", "cursor=c2"] {
+        assert!(list.text.contains(part), "{part}: {}", list.text);
+    }
+    let page = browser.get("/limit-groups/lgr_1").await;
+    for part in ["/destinations/dst_1", "Acme", "It sends its share of its limit group", "in 1 min 30 s"] {
+        assert!(page.text.contains(part), "{part}: {}", page.text);
+    }
+    // One after the other, and together the whole bar.
+    assert!(page.text.contains(r#"x="0" y="0" width="250""#), "{}", page.text);
+    assert!(page.text.contains(r#"x="250" y="0" width="750""#), "{}", page.text);
+    assert!(!list.text.contains(XSS) && !page.text.contains(XSS));
+    for text in [&list.text, &page.text] {
+        assert!(!text.contains("Create group") && !text.contains("Delete…"), "a reader changes nothing");
+    }
+}
+
+#[tokio::test]
+async fn a_group_is_created_edited_over_its_version_and_deleted() {
+    let api = api("operate");
+    api.on("POST", "/v1/limit-groups", 201, json!({}));
+    api.on("PATCH", PATH, 200, json!({}));
+    let browser = api.dashboard();
+    let created = browser.post("/limit-groups", &format!("name=Stripe&max_in_flight=&{LIMITS}")).await;
+    assert_eq!(created.status, 303, "{}", created.text);
+    let sent = api.seen("POST", "/v1/limit-groups").remove(0).body;
+    let limits = json!([{"period": "second", "limit": 100}]);
+    assert_eq!(sent, json!({"name": "Stripe", "rate_limits": limits, "max_in_flight": null}));
+    let page = browser.get("/limit-groups/lgr_1").await;
+    assert!(page.text.contains(r#"name="etag" value="&#34;1f&#34;""#), "{}", page.text);
+    assert!(page.text.contains(r#"name="limit_10s" value="190""#), "{}", page.text);
+    let saved = browser.post("/limit-groups/lgr_1", &format!("etag=%221f%22&name=S&max_in_flight=5&{LIMITS}")).await;
+    assert_eq!(saved.status, 303, "{}", saved.text);
+    let sent = api.seen("PATCH", PATH).remove(0);
+    assert_eq!(sent.body, json!({"name": "S", "rate_limits": limits, "max_in_flight": 5}));
+    assert_eq!(sent.headers["if-match"], "\"1f\"");
+    api.on("DELETE", PATH, 409, json!({"detail": "the limit group has members", "status": 409}));
+    let refused = browser.post("/limit-groups/lgr_1/delete", "sure=on").await;
+    assert_eq!(refused.status, 303);
+    assert_eq!(refused.headers["location"], "/limit-groups/lgr_1");
+    assert!(refused.flash().starts_with("error"), "{}", refused.flash());
+}
+
+#[tokio::test]
+async fn a_refused_form_keeps_what_was_typed() {
+    let api = api("operate");
+    let error = json!({"pointer": "/rate_limits/0/limit", "detail": "must be at most 1000000"});
+    api.on("PATCH", PATH, 422, json!({"status": 422, "errors": [error]}));
+    let browser = api.dashboard();
+    let page = browser.post("/limit-groups/lgr_1", &format!("etag=%221f%22&name=Kept&max_in_flight=&{LIMITS}")).await;
+    assert_eq!(page.status, 422);
+    for part in [r#"value="Kept""#, "Not saved.", "fault-limit_second"] {
+        assert!(page.text.contains(part), "{part}: {}", page.text);
+    }
+    api.on("PATCH", PATH, 412, json!({"status": 412}));
+    let page = browser.post("/limit-groups/lgr_1", &format!("etag=%221e%22&name=Kept&max_in_flight=&{LIMITS}")).await;
+    assert!(page.text.contains("Somebody else has changed the group"), "{}", page.text);
+}
