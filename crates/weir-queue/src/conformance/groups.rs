@@ -230,7 +230,8 @@ pub async fn a_missed_slot_is_given_back_to_all_budgets_or_to_none(subject: Subj
     // The last slot of both: the next one starts at once.
     let missed = subject.slot(&permits[0]).await;
     let again = granted(subject.ask_after_miss(&permits[0], missed).await);
-    assert!(again.start <= subject.clock.now() + subject.precision, "no spacing later");
+    // Half of its own spacing at most.
+    assert!(again.start <= subject.clock.now() + Duration::from_millis(250), "no spacing later");
     // The group has granted another one since: the slot stays taken in both budgets.
     let other = subject.slot(&permits[1]).await;
     subject.until(again.end + subject.precision).await;
@@ -246,8 +247,11 @@ pub async fn turns_are_divided_by_weight(subject: Subject) {
     let members = Members::new(per_second(200), &[(own.clone(), 1), (own, 3)]);
     let mut published = BTreeMap::from([(destination(1), 0), (destination(2), 0)]);
     members.wake(&subject, published.keys().copied()).await;
+    let mut largest = 0;
     while published.values().sum::<u32>() < 120 {
-        for lease in subject.claim_for(SOON).await {
+        let leases = subject.claim_for(SOON).await;
+        largest = leases.iter().filter_map(|lease| lease.turn).map(|turn| turn.permits).sum::<u32>().max(largest);
+        for lease in leases {
             let id = lease.destination_id;
             let count = members.run(&subject, lease, 1_000).await;
             published.entry(id).and_modify(|sum| *sum += count);
@@ -260,7 +264,7 @@ pub async fn turns_are_divided_by_weight(subject: Subject) {
     }
     let [one, two] = [1, 2].map(|number| published[&destination(number)]);
     // A lag is one run's permits at most.
-    assert!(two.abs_diff(3 * one) <= 60, "{one} and {two}");
+    assert!(two.abs_diff(3 * one) <= 3 * largest, "{one} and {two}, at most {largest} in a run");
 }
 
 pub async fn no_more_permits_are_queued_under_a_group_than_its_rate(subject: Subject) {
