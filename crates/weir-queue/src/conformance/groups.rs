@@ -268,7 +268,7 @@ pub async fn turns_are_divided_by_weight(subject: Subject) {
 }
 
 pub async fn no_more_permits_are_queued_under_a_group_than_its_rate(subject: Subject) {
-    let members = Members::new(per_second(2), &vec![(RateLimits::UNLIMITED, 1); 6]);
+    let members = Members::new(per_second(2), &std::array::from_fn::<_, 6, _>(|_| (RateLimits::UNLIMITED, 1)));
     members.wake(&subject, members.of.keys().copied()).await;
     let until = subject.clock.now() + Duration::from_secs(2);
     let mut published = 0;

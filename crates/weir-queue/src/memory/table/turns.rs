@@ -94,7 +94,9 @@ impl JobTable {
     }
 
     pub(super) fn change_group(&mut self, id: LimitGroupId, change: impl FnOnce(&mut Group)) {
-        self.groups.get_mut(&id).map(change);
+        if let Some(group) = self.groups.get_mut(&id) {
+            change(group);
+        }
     }
 
     /// Keeps the entry of a group in the schedule current. An entry that is due stays so until a run takes it.
