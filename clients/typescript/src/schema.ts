@@ -676,6 +676,102 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/limit-groups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_limit_groups"];
+        put?: never;
+        post: operations["create_limit_group"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/limit-groups/by-name/{tenant}/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put: operations["put_limit_group"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/limit-groups/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["show_limit_group"];
+        put?: never;
+        post?: never;
+        delete: operations["delete_limit_group"];
+        options?: never;
+        head?: never;
+        patch: operations["edit_limit_group"];
+        trace?: never;
+    };
+    "/v1/limit-groups/{id}/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["show_limit_group_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/limit-groups/{id}/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["show_limit_group_overview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/limit-groups/{id}/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["preview_limit_group"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/me": {
         parameters: {
             query?: never;
@@ -1796,6 +1892,7 @@ export interface components {
             headers?: {
                 [key: string]: string | null;
             } | null;
+            limit_group?: components["schemas"]["LimitGroupId"] | null;
             /**
              * Format: int32
              * @description The maximum number of sends that are started and not yet settled at one time.
@@ -1838,6 +1935,11 @@ export interface components {
             tls?: components["schemas"]["TlsRequest"] | null;
             /** @description Must not be null. A URL with another origin removes the headers that this patch does not set. */
             url?: components["schemas"]["DestinationUrl"];
+            /**
+             * Format: int32
+             * @description Takes effect with the next sends.
+             */
+            weight?: number | null;
         };
         /**
          * @description `direct`, or the URL of an HTTP proxy, with user and password or without. The pattern describes a part of them.
@@ -1860,6 +1962,7 @@ export interface components {
             event_types?: components["schemas"]["EventPattern"][] | null;
             filter?: components["schemas"]["DataFilter"] | null;
             headers?: components["schemas"]["Headers"] | null;
+            limit_group?: components["schemas"]["LimitGroupId"] | null;
             /**
              * Format: int32
              * @description The maximum number of sends that are started and not yet settled at one time.
@@ -1914,6 +2017,12 @@ export interface components {
             timeout_ms?: number | null;
             tls?: components["schemas"]["TlsRequest"] | null;
             url: components["schemas"]["DestinationUrl"];
+            /**
+             * Format: int32
+             * @description Its part of the group's rate beside the weights of the other members that have a backlog.
+             * @default 1
+             */
+            weight?: number | null;
         };
         /** @description A new destination. */
         DestinationRequest: {
@@ -1931,6 +2040,7 @@ export interface components {
             event_types?: components["schemas"]["EventPattern"][] | null;
             filter?: components["schemas"]["DataFilter"] | null;
             headers?: components["schemas"]["Headers"] | null;
+            limit_group?: components["schemas"]["LimitGroupId"] | null;
             /**
              * Format: int32
              * @description The maximum number of sends that are started and not yet settled at one time.
@@ -1989,6 +2099,12 @@ export interface components {
             timeout_ms?: number | null;
             tls?: components["schemas"]["TlsRequest"] | null;
             url: components["schemas"]["DestinationUrl"];
+            /**
+             * Format: int32
+             * @description Its part of the group's rate beside the weights of the other members that have a backlog.
+             * @default 1
+             */
+            weight?: number | null;
         };
         /** @description The settings of a destination. */
         DestinationSettings: {
@@ -2004,6 +2120,11 @@ export interface components {
             headers: {
                 [key: string]: string;
             };
+            /**
+             * @description The budget that it shares with other destinations, beside its own limits; null: none.
+             * @example lgr_01h2xcejqtf2nbrexx3vqjhp41
+             */
+            limit_group: string | null;
             /** Format: int32 */
             max_in_flight: number;
             /**
@@ -2040,6 +2161,11 @@ export interface components {
              * @example https://example.com/hooks
              */
             url: string;
+            /**
+             * Format: int32
+             * @description Its part of the group's rate beside the weights of the other members that have a backlog.
+             */
+            weight: number;
         };
         /**
          * @description An absolute URL with `https`, or with `http` if the server allows it. Without user name and fragment, and not a
@@ -2551,6 +2677,159 @@ export interface components {
             min_interval_ms: number | null;
             rate_limits: components["schemas"]["RateLimit"][];
         };
+        /** @description A budget that several destinations share, because the receiver counts them as one account. */
+        LimitGroup: {
+            /** Format: date-time */
+            created_at: string;
+            /** @example lgr_01h2xcejqtf2nbrexx3vqjhp41 */
+            id: string;
+            /**
+             * Format: int32
+             * @description The maximum number of sends of all members that are started and not yet settled; null: only theirs.
+             */
+            max_in_flight: number | null;
+            /** @example Stripe */
+            name: string;
+            /** @description Of the sends of all members together; empty: unlimited. */
+            rate_limits: components["schemas"]["RateLimit"][];
+            /**
+             * @description Null: its members may be of any tenant.
+             * @example acme
+             */
+            tenant: string | null;
+            /** Format: date-time */
+            updated_at: string;
+        };
+        /**
+         * @description The id of a limit group.
+         * @example lgr_01h2xcejqtf2nbrexx3vqjhp41
+         */
+        LimitGroupId: string;
+        /** @description A destination in a limit group. */
+        LimitGroupMember: {
+            /** Format: double */
+            achieved_per_s: number;
+            /** Format: int64 */
+            backlog: number;
+            /** Format: double */
+            drain_eta_s: number | null;
+            /** @example dst_01h2xcejqtf2nbrexx3vqjhp41 */
+            id: string;
+            name: string;
+            /**
+             * @description Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds.
+             * @example group
+             */
+            reason: string | null;
+            /**
+             * Format: double
+             * @description The part of the group's rate that it may use now: by its weight among the members with a backlog, and with what
+             *     others leave. Null if the group is unlimited.
+             */
+            share_per_s: number | null;
+            tenant: string;
+            url: string;
+            /**
+             * Format: double
+             * @description The part of the group's rate that it uses, 0 to 1; null if unlimited.
+             */
+            utilisation: number | null;
+            /** Format: int32 */
+            weight: number;
+        };
+        /** @description A limit group with its members. */
+        LimitGroupOverview: components["schemas"]["LimitGroupRow"] & {
+            /** Format: date-time */
+            as_of: string;
+            /** @description The members that the key sees, the largest backlog first. */
+            data: components["schemas"]["LimitGroupMember"][];
+        };
+        /** @description A JSON merge patch: only the given fields change, and `null` restores the default. */
+        LimitGroupPatch: {
+            /** Format: int32 */
+            max_in_flight?: number | null;
+            name?: components["schemas"]["DestinationName"] | null;
+            /** @description Replaces the whole array. Takes effect within 100 ms and does not reset the windows. */
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+            tenant?: components["schemas"]["Tenant"] | null;
+        };
+        /** @description The limits to preview. An absent field keeps its current value. */
+        LimitGroupPreviewRequest: {
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+        };
+        /** @description All settings of a limit group except those in the path; an omitted field gets its default. */
+        LimitGroupReplacement: {
+            /** Format: int32 */
+            max_in_flight?: number | null;
+            /** @default [] */
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+        };
+        /** @description A new limit group. */
+        LimitGroupRequest: {
+            /**
+             * Format: int32
+             * @description The maximum number of sends of all members that are started and not yet settled. Null: only theirs.
+             */
+            max_in_flight?: number | null;
+            /** @description Not empty, and of no other group of the tenant. */
+            name: components["schemas"]["DestinationName"];
+            /**
+             * @description Of the sends of all members together, beside the limits of each. At most one limit per period; `[]` means
+             *     unlimited.
+             * @default []
+             */
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+            /** @default default */
+            tenant?: components["schemas"]["Tenant"] | null;
+        };
+        /** @description A limit group with its figures. */
+        LimitGroupRow: components["schemas"]["LimitGroup"] & {
+            /**
+             * Format: double
+             * @description The sends of the last 10 to 20 seconds, per second.
+             */
+            achieved_per_s: number;
+            /**
+             * Format: double
+             * @description The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began.
+             */
+            arrivals_per_s: number;
+            /**
+             * Format: int64
+             * @description Pending and retrying deliveries of all members.
+             */
+            backlog: number;
+            binding: components["schemas"]["Binding"] | null;
+            /**
+             * Format: double
+             * @description The rate that the limits and their margins allow; null if unlimited.
+             */
+            configured_per_s: number | null;
+            /** Format: int64 */
+            delivering: number;
+            /**
+             * Format: double
+             * @description The estimated time until nothing waits at any member; null if that never happens or is unknown.
+             */
+            drain_eta_s: number | null;
+            /** @description Whether all backlogs get empty at the rate of arrivals; null if unknown. */
+            drains: boolean | null;
+            /**
+             * Format: int64
+             * @description How many destinations are in it.
+             */
+            members: number;
+            /**
+             * Format: double
+             * @description The age of the oldest waiting delivery; null if there is none.
+             */
+            oldest_age_s: number | null;
+            /**
+             * Format: double
+             * @description The share of the rate that is used, 0 to 1; null if unlimited.
+             */
+            utilisation: number | null;
+        };
         /**
          * @description What a limit counts. `request`, as where it is absent: each send as one. `cost`: each send as the `cost` of its
          *     event; such a limit has the shape `window`.
@@ -2558,6 +2837,23 @@ export interface components {
          * @enum {string}
          */
         LimitUnit: "request" | "cost";
+        /** @description Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`. */
+        LimitsOverrideRequest: {
+            /**
+             * Format: int32
+             * @description For how many seconds: at most 30 days.
+             */
+            for_s?: number | null;
+            /**
+             * Format: int32
+             * @description In place of that of the destination.
+             */
+            max_in_flight?: number | null;
+            /** @description In place of the limits of the destination; `[]`: none. Its `min_interval_ms` stays. */
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+            reason: components["schemas"]["ReasonText"];
+            until?: components["schemas"]["Time"] | null;
+        };
         /** @description A number of deliveries, counted up to a bound. */
         ListCount: {
             /** @description There may be more than `value`, because no more deliveries were examined. */
@@ -2612,6 +2908,12 @@ export interface components {
         /** @description One page of a list. */
         List_EventType: {
             data: components["schemas"]["EventType"][];
+            /** @description The `cursor` of the next page; null on the last page. */
+            next_cursor: string | null;
+        };
+        /** @description One page of a list. */
+        List_LimitGroupRow: {
+            data: components["schemas"]["LimitGroupRow"][];
             /** @description The `cursor` of the next page; null on the last page. */
             next_cursor: string | null;
         };
@@ -2709,10 +3011,10 @@ export interface components {
         };
         /**
          * @description `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
-         *     adaptive pace.
+         *     adaptive pace. `group`: its share of its limit group.
          * @enum {string}
          */
-        OtherBinding: "max_in_flight" | "min_interval" | "adaptive";
+        OtherBinding: "max_in_flight" | "min_interval" | "adaptive" | "group";
         /** @description A destination whose limits are overridden. */
         OverriddenDestination: components["schemas"]["Destination"] & {
             replaced: components["schemas"]["Override"] | null;
@@ -2871,7 +3173,7 @@ export interface components {
             /**
              * @description Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
              *     the limit, it is held, deliveries wait for
-             *     earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, or its limit. Or Weir itself does not send, or not
+             *     earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, or its limit. Or Weir itself does not send, or not
              *     as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
              *     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
              *     only for its retry.
@@ -4777,6 +5079,129 @@ export interface operations {
             path: {
                 /** @description `key_…` */
                 id: components["schemas"]["ApiKeyId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    list_limit_groups: {
+        parameters: {
+            query?: {
+                /** @description The maximum number of rows of the page. */
+                limit?: number;
+                /** @description The `next_cursor` of the previous page of the same list. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    create_limit_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    put_limit_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The tenant of the group; `*`: any tenant */
+                tenant: components["schemas"]["AnyTenant"];
+                /** @description The name of the group */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    show_limit_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    delete_limit_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    edit_limit_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    show_limit_group_audit: {
+        parameters: {
+            query?: {
+                /** @description At or after this instant (RFC 3339). */
+                from?: components["schemas"]["Time"];
+                /** @description Before this instant (RFC 3339). The range is empty if `to` is not after `from`. */
+                to?: components["schemas"]["Time"];
+            };
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    show_limit_group_overview: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    preview_limit_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
             };
             cookie?: never;
         };

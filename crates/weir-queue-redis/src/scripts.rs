@@ -281,7 +281,16 @@ impl Call {
 
     pub(crate) fn terms(&mut self, terms: &Terms) -> &mut Self {
         let &Terms {
-            version, suspended, max_in_flight, is_adaptive, held_until, released_at, until, group, weight, ref limits,
+            version,
+            suspended,
+            max_in_flight,
+            is_adaptive,
+            held_until,
+            released_at,
+            until,
+            group,
+            weight,
+            ref limits,
         } = terms;
         self.version(version).arg(u8::from(suspended)).arg(max_in_flight);
         self.not_before(held_until).not_before(released_at).limits(limits).arg(u8::from(is_adaptive));

@@ -617,6 +617,36 @@ class Latency(TypedDict):
     p99: float | None
 
 
+LimitGroupId: TypeAlias = str
+
+
+class LimitGroupMember(TypedDict):
+    """
+    A destination in a limit group.
+    """
+
+    achieved_per_s: float
+    backlog: int
+    drain_eta_s: float | None
+    id: str
+    name: str
+    reason: str | None
+    """Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds."""
+
+    share_per_s: float | None
+    """
+    The part of the group's rate that it may use now: by its weight among the members with a backlog, and with what
+    others leave. Null if the group is unlimited.
+    """
+
+    tenant: str
+    url: str
+    utilisation: float | None
+    """The part of the group's rate that it uses, 0 to 1; null if unlimited."""
+
+    weight: int
+
+
 LimitUnit: TypeAlias = Literal['request', 'cost']
 """
 What a limit counts. `request`, as where it is absent: each send as one. `cost`: each send as the `cost` of its
@@ -701,10 +731,10 @@ class ObservedRate(TypedDict):
     """All of it in one sentence."""
 
 
-OtherBinding: TypeAlias = Literal['max_in_flight', 'min_interval', 'adaptive']
+OtherBinding: TypeAlias = Literal['max_in_flight', 'min_interval', 'adaptive', 'group']
 """
 `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
-adaptive pace.
+adaptive pace. `group`: its share of its limit group.
 """
 
 
@@ -2278,6 +2308,7 @@ class DestinationPatch(TypedDict):
     headers: NotRequired[dict[str, str | None]]
     """Merged header by header; `null` removes a header, `***` keeps its value."""
 
+    limit_group: NotRequired[LimitGroupId | None]
     max_in_flight: NotRequired[int | None]
     """The maximum number of sends that are started and not yet settled at one time."""
 
@@ -2320,6 +2351,9 @@ class DestinationPatch(TypedDict):
     url: NotRequired[DestinationUrl]
     """Must not be null. A URL with another origin removes the headers that this patch does not set."""
 
+    weight: NotRequired[int | None]
+    """Takes effect with the next sends."""
+
 
 class DestinationReplacement(TypedDict):
     """
@@ -2338,6 +2372,7 @@ class DestinationReplacement(TypedDict):
 
     filter: NotRequired[DataFilter | None]
     headers: NotRequired[Headers | None]
+    limit_group: NotRequired[LimitGroupId | None]
     max_in_flight: NotRequired[int | None]
     """The maximum number of sends that are started and not yet settled at one time."""
 
@@ -2384,6 +2419,8 @@ class DestinationReplacement(TypedDict):
 
     tls: NotRequired[TlsRequest | None]
     url: DestinationUrl
+    weight: NotRequired[int | None]
+    """Its part of the group's rate beside the weights of the other members that have a backlog."""
 
 
 class DestinationRequest(TypedDict):
@@ -2403,6 +2440,7 @@ class DestinationRequest(TypedDict):
 
     filter: NotRequired[DataFilter | None]
     headers: NotRequired[Headers | None]
+    limit_group: NotRequired[LimitGroupId | None]
     max_in_flight: NotRequired[int | None]
     """The maximum number of sends that are started and not yet settled at one time."""
 
@@ -2451,6 +2489,8 @@ class DestinationRequest(TypedDict):
 
     tls: NotRequired[TlsRequest | None]
     url: DestinationUrl
+    weight: NotRequired[int | None]
+    """Its part of the group's rate beside the weights of the other members that have a backlog."""
 
 
 class DestinationSettings(TypedDict):
@@ -2470,6 +2510,9 @@ class DestinationSettings(TypedDict):
 
     headers: dict[str, str]
     """The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value."""
+
+    limit_group: str | None
+    """The budget that it shares with other destinations, beside its own limits; null: none."""
 
     max_in_flight: int
     min_interval_ms: int | None
@@ -2502,6 +2545,8 @@ class DestinationSettings(TypedDict):
     timeout_ms: int
     tls: Tls | None
     url: str
+    weight: int
+    """Its part of the group's rate beside the weights of the other members that have a backlog."""
 
 
 class Forecast(TypedDict):
@@ -2581,6 +2626,139 @@ class LimitChange(TypedDict):
     """Null: none."""
 
     rate_limits: list[RateLimit]
+
+
+class LimitGroup(TypedDict):
+    """
+    A budget that several destinations share, because the receiver counts them as one account.
+    """
+
+    created_at: str
+    id: str
+    max_in_flight: int | None
+    """The maximum number of sends of all members that are started and not yet settled; null: only theirs."""
+
+    name: str
+    rate_limits: list[RateLimit]
+    """Of the sends of all members together; empty: unlimited."""
+
+    tenant: str | None
+    """Null: its members may be of any tenant."""
+
+    updated_at: str
+
+
+class LimitGroupPatch(TypedDict):
+    """
+    A JSON merge patch: only the given fields change, and `null` restores the default.
+    """
+
+    max_in_flight: NotRequired[int | None]
+    name: NotRequired[DestinationName | None]
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """Replaces the whole array. Takes effect within 100 ms and does not reset the windows."""
+
+    tenant: NotRequired[Tenant | None]
+
+
+class LimitGroupPreviewRequest(TypedDict):
+    """
+    The limits to preview. An absent field keeps its current value.
+    """
+
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+
+
+class LimitGroupReplacement(TypedDict):
+    """
+    All settings of a limit group except those in the path; an omitted field gets its default.
+    """
+
+    max_in_flight: NotRequired[int | None]
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+
+
+class LimitGroupRequest(TypedDict):
+    """
+    A new limit group.
+    """
+
+    max_in_flight: NotRequired[int | None]
+    """The maximum number of sends of all members that are started and not yet settled. Null: only theirs."""
+
+    name: DestinationName
+    """Not empty, and of no other group of the tenant."""
+
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """
+    Of the sends of all members together, beside the limits of each. At most one limit per period; `[]` means
+    unlimited.
+    """
+
+    tenant: NotRequired[Tenant | None]
+
+
+class LimitGroupRow(LimitGroup):
+    """
+    A limit group with its figures.
+    """
+
+    achieved_per_s: float
+    """The sends of the last 10 to 20 seconds, per second."""
+
+    arrivals_per_s: float
+    """The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began."""
+
+    backlog: int
+    """Pending and retrying deliveries of all members."""
+
+    binding: Binding | None
+    configured_per_s: float | None
+    """The rate that the limits and their margins allow; null if unlimited."""
+
+    delivering: int
+    drain_eta_s: float | None
+    """The estimated time until nothing waits at any member; null if that never happens or is unknown."""
+
+    drains: bool | None
+    """Whether all backlogs get empty at the rate of arrivals; null if unknown."""
+
+    members: int
+    """How many destinations are in it."""
+
+    oldest_age_s: float | None
+    """The age of the oldest waiting delivery; null if there is none."""
+
+    utilisation: float | None
+    """The share of the rate that is used, 0 to 1; null if unlimited."""
+
+
+class LimitsOverrideRequest(TypedDict):
+    """
+    Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`.
+    """
+
+    for_s: NotRequired[int | None]
+    """For how many seconds: at most 30 days."""
+
+    max_in_flight: NotRequired[int | None]
+    """In place of that of the destination."""
+
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """In place of the limits of the destination; `[]`: none. Its `min_interval_ms` stays."""
+
+    reason: ReasonText
+    until: NotRequired[Time | None]
+
+
+class ListLimitGroupRow(TypedDict):
+    """
+    One page of a list.
+    """
+
+    data: list[LimitGroupRow]
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
 
 
 class ListReplay(TypedDict):
@@ -2780,6 +2958,16 @@ History = TypedDict(
 )
 
 
+class LimitGroupOverview(LimitGroupRow):
+    """
+    A limit group with its members.
+    """
+
+    as_of: str
+    data: list[LimitGroupMember]
+    """The members that the key sees, the largest backlog first."""
+
+
 class ListDestination(TypedDict):
     """
     One page of a list.
@@ -2846,7 +3034,7 @@ class OverviewRow(TypedDict):
     """
     Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     the limit, it is held, deliveries wait for
-    earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, or its limit. Or Weir itself does not send, or not
+    earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, or its limit. Or Weir itself does not send, or not
     as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
     only for its retry.

@@ -69,7 +69,8 @@ impl Judged {
             for limit in self.limits[in_force].1.as_slice() {
                 let end = *first + limit.period.window();
                 let of_period = |(_, limits): &(Timestamp, RateLimits)| {
-                    let same = |other: &&RateLimit| other.period == limit.period && other.is_in_costs() == limit.is_in_costs();
+                    let same =
+                        |other: &&RateLimit| other.period == limit.period && other.is_in_costs() == limit.is_in_costs();
                     limits.as_slice().iter().find(same).copied()
                 };
                 // A window that spans an edit is bounded by the larger limit, and by none where one has none.

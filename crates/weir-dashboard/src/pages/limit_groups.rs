@@ -33,8 +33,7 @@ const PATH: &str = "/limit-groups";
 /// The width of the bar of shares, in its own units.
 const BAR: f64 = 1_000.0;
 /// The colours of the bar. The members after them share the last one.
-const COLOURS: [&str; 8] =
-    ["share-0", "share-1", "share-2", "share-3", "share-4", "share-5", "share-6", "share-7"];
+const COLOURS: [&str; 8] = ["share-0", "share-1", "share-2", "share-3", "share-4", "share-5", "share-6", "share-7"];
 
 /// The form of a group, with what was typed.
 struct Editor {

@@ -47,7 +47,8 @@ pub async fn an_event_keeps_its_cost_until_it_is_claimed_and_audited(mut subject
     let sums = subject.store.sent_counts(&[destination_id(1)], NOW, points(1_000)).await.expect("read");
     let number = (NOW + seconds(10)).as_nanos() / 100_000_000 + 1;
     assert_eq!(sums, SentCounts { buckets: vec![(number, 300)], claimed: 1, restored: None, usual_cost: 30 * 256 });
-    let requests = subject.store.sent_counts(&[destination_id(1)], NOW, points(1_000).as_requests()).await.expect("read");
+    let requests =
+        subject.store.sent_counts(&[destination_id(1)], NOW, points(1_000).as_requests()).await.expect("read");
     assert_eq!((requests.buckets, requests.usual_cost), (vec![(number, 1)], 0));
 }
 
