@@ -2533,6 +2533,23 @@ export interface components {
             min_interval_ms: number | null;
             rate_limits: components["schemas"]["RateLimit"][];
         };
+        /** @description Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`. */
+        LimitsOverrideRequest: {
+            /**
+             * Format: int32
+             * @description For how many seconds: at most 30 days.
+             */
+            for_s?: number | null;
+            /**
+             * Format: int32
+             * @description In place of that of the destination.
+             */
+            max_in_flight?: number | null;
+            /** @description In place of the limits of the destination; `[]`: none. Its `min_interval_ms` stays. */
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+            reason: components["schemas"]["ReasonText"];
+            until?: components["schemas"]["Time"] | null;
+        };
         /** @description A number of deliveries, counted up to a bound. */
         ListCount: {
             /** @description There may be more than `value`, because no more deliveries were examined. */

@@ -2561,6 +2561,24 @@ class LimitChange(TypedDict):
     rate_limits: list[RateLimit]
 
 
+class LimitsOverrideRequest(TypedDict):
+    """
+    Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`.
+    """
+
+    for_s: NotRequired[int | None]
+    """For how many seconds: at most 30 days."""
+
+    max_in_flight: NotRequired[int | None]
+    """In place of that of the destination."""
+
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """In place of the limits of the destination; `[]`: none. Its `min_interval_ms` stays."""
+
+    reason: ReasonText
+    until: NotRequired[Time | None]
+
+
 class ListReplay(TypedDict):
     """
     One page of a list.
