@@ -1,7 +1,7 @@
 //! `weir activity`: who changed what.
 
 use serde_json::Value;
-use weir_api_types::Activity;
+use weir_api_types::{Activity, Override};
 use weir_core::Timestamp;
 
 use super::{Call, fields, records::for_a_while};
@@ -74,7 +74,10 @@ fn value(value: &Value) -> String {
         Value::Array(values) => values.iter().map(self::value).collect::<Vec<_>>().join(", "),
         other => match serde_json::from_value::<weir_api_types::RateLimit>(other.clone()) {
             Ok(limit) => crate::cli::limit::LimitText(limit).to_string(),
-            Err(_) => serde_json::from_value(other.clone()).map_or_else(|_| other.to_string(), |of| for_a_while(&of)),
+            Err(_) => match serde_json::from_value::<Override>(other.clone()) {
+                Ok(of) => for_a_while(&of),
+                Err(_) => other.to_string(),
+            },
         },
     }
 }
