@@ -304,5 +304,6 @@ async fn no_window_of_a_group_or_a_member_is_exceeded_while_members_move_and_red
 
 #[tokio::test]
 async fn members_use_the_slots_of_their_group_on_a_cluster() {
-    judge(&play(support::cluster_config(), async |_, store| until_sent(store, 60).await).await);
+    let store = play(support::cluster_config(), async |_, store| until_sent(store, 60).await).await;
+    judge(&store);
 }
