@@ -365,17 +365,17 @@ proptest! {
             if index % 3 == 2 { window } else { window.in_costs().unwrap() }
         };
         let mut edits = 0;
-        let mut costs = |new: &RateLimits| {
+        let mut costs = |budget: &RateLimits, new: &RateLimits| {
             edits += 1;
             let of = |(index, limit)| of(limit, new, index + edits / 3);
-            RateLimits::new(limits.as_slice().iter().enumerate().map(of).collect()).unwrap()
+            RateLimits::new(budget.as_slice().iter().enumerate().map(of).collect()).unwrap()
         };
-        let first: Vec<_> = limits.iter().map(&mut costs).collect();
-        let in_costs = |step: Step| match step {
-            Step::Limits(new) => Step::Limits(costs(&new).with_min_interval(new.min_interval())),
+        let first: Vec<_> = limits.iter().map(|limits| costs(limits, limits)).collect();
+        let in_costs = |(of, step): (&RateLimits, Step)| match step {
+            Step::Limits(new) => Step::Limits(costs(of, &new).with_min_interval(new.min_interval())),
             step => step,
         };
-        let steps = steps.into_iter().map(in_costs).collect::<Vec<_>>();
+        let steps = limits.iter().cycle().zip(steps).map(in_costs).collect::<Vec<_>>();
         prop_assert_eq!(in_lua(&first, &steps), in_rust(&first, &steps));
     }
 

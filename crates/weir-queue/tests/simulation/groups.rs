@@ -289,7 +289,7 @@ impl World {
             SlotAnswer::NoRoom => {
                 self.events.push(Reverse((self.now + Duration::from_millis(2), Event::Asks(order, false))));
             }
-            SlotAnswer::Withdrawn => {
+            SlotAnswer::AboveLimit | SlotAnswer::Withdrawn => {
                 self.table.hand_back(self.now, HandedBack { id: request.id, crowded: false });
                 self.flows[order.0].backlog += 1;
                 self.wake(order.0);

@@ -360,7 +360,7 @@ impl Simulation {
                 let again = self.now + self.jitter(2 * ROOM_WAIT);
                 self.events.push(Reverse((again, SimulatedEvent::Asks(id.serial))));
             }
-            SlotAnswer::Withdrawn => {
+            SlotAnswer::AboveLimit | SlotAnswer::Withdrawn => {
                 self.table.hand_back(self.now, HandedBack { id, crowded: false });
                 self.backlog += 1;
                 self.table.wake(Wake { destination_id: destination(), due: self.now });

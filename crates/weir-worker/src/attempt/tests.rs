@@ -177,7 +177,7 @@ async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot
         start_by,
         preparation: None,
         slot: None,
-        paced: &mut None,
+        notes: &mut super::permit_slots::SlotNotes::default(),
         lag_since,
     };
     tokio::time::advance(Duration::from_secs(2)).await;
