@@ -26,7 +26,7 @@ const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 22] = [
+const BEYOND_A_SCHEMA: [&str; 23] = [
     "must not look like Weir, another actor or an id",
     "is not a destination of this tenant",
     "there is no destination dst_",
