@@ -416,8 +416,8 @@ async fn record_costs(intake: &Intake<'_>, connection: &mut PgConnection) -> Res
     let cost = |event: &Event| Some(event.options.cost?.get() as i32);
     let events = intake.events.iter().filter_map(|one| Some((uuid(one.event.id.as_bytes()), cost(one.event)?)));
     let deliveries = intake.deliveries.iter().filter_map(|one| Some((uuid(one.id.as_bytes()), cost(one.event)?)));
-    let ((events, of_events), (deliveries, of_deliveries)): ((Vec<Uuid>, Vec<i32>), (Vec<Uuid>, Vec<i32>)) =
-        (events.unzip(), deliveries.unzip());
+    let (events, of_events): (Vec<Uuid>, Vec<i32>) = events.unzip();
+    let (deliveries, of_deliveries): (Vec<Uuid>, Vec<i32>) = deliveries.unzip();
     if !events.is_empty() {
         let record = sqlx::query(RECORD_COSTS).bind(events).bind(of_events).bind(deliveries).bind(of_deliveries);
         record.execute(connection).await?;
