@@ -242,6 +242,18 @@ impl Limiter {
         }
     }
 
+    /// Moves the cursor of an even limit that had the window shape a while ago, when its sends could start at any time.
+    /// `recorded`: what was sent, as under a limit of that shape. The slots from then on, one in each spacing, find room
+    /// beside it.
+    pub fn recall_even(&mut self, recorded: &Ring) {
+        for cursor in self.cursors.iter_mut().filter(|cursor| cursor.limit.as_window() == recorded.limit) {
+            let last = recorded.spaced_after(cursor.spacing);
+            if last > cursor.since {
+                *cursor = LimitCursor::after(cursor.limit, Some(last));
+            }
+        }
+    }
+
     /// What a send is expected to cost, in parts of [`COST_OF_ONE`].
     pub fn expect_cost(&mut self, usual_cost: u32) {
         self.usual_cost = usual_cost;

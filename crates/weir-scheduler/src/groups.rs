@@ -8,7 +8,7 @@ use weir_store::StoreError;
 
 use crate::{
     release::Failure,
-    run::{Run, latest_start},
+    run::{Run, latest_start, of_late},
     scheduler::{RETRY_RUN, Scheduler},
 };
 
@@ -126,6 +126,10 @@ impl Scheduler {
             let sent = self.store.sent_counts(&senders, now - (limit.span() + limit.bucket()), limit).await?;
             limiter.expect_cost(sent.usual_cost);
             limiter.recall(sent.ring(limit, known_since + LAST_OLD_START, now));
+        }
+        for limit in of_late(limits, terms.updated_at, now).filter(|_| !senders.is_empty()) {
+            let sent = self.store.sent_counts(&senders, now - (limit.span() + limit.bucket()), limit).await?;
+            limiter.recall_even(&sent.ring(limit, known_since + LAST_OLD_START, now));
         }
         Ok(limiter)
     }

@@ -90,6 +90,21 @@ impl Run {
         limits.copied().collect()
     }
 
+    /// The even limits that may have had the window shape within their window.
+    pub(crate) fn changed_limits(&self) -> Vec<RateLimit> {
+        let Some(destination) = &self.destination else { return Vec::new() };
+        let changed_at = if destination.temporary.is_none() { destination.updated_at } else { self.now };
+        self.effective.iter().flat_map(|of| of_late(&of.settings.rate_limits, changed_at, self.now)).collect()
+    }
+
+    /// Leaves room for what is recorded of such a limit, as of one of the window shape.
+    pub(crate) fn recall_even(&mut self, limit: RateLimit, sent: &SentCounts, now: Timestamp) {
+        let unrecorded = self.lease.known_since + LAST_OLD_START;
+        if let Some(limiter) = &mut self.recovered {
+            limiter.recall_even(&sent.ring(limit, unrecorded, now));
+        }
+    }
+
     /// Fills the ring of a limit from what is recorded. Outstanding claims may belong to permits that the queue has lost.
     pub(crate) fn recall(&mut self, limit: RateLimit, sent: &SentCounts, now: Timestamp) {
         let unrecorded = self.lease.known_since + LAST_OLD_START;
@@ -219,6 +234,12 @@ impl Run {
         let Self { lease, recovered, group, deliveries, .. } = self;
         Publication { lease, terms, recovered, group, pace, deliveries, next }
     }
+}
+
+/// The even limits whose window reaches back to the last change, as those of the window shape that they may have been.
+pub(crate) fn of_late(limits: &RateLimits, changed_at: Timestamp, now: Timestamp) -> impl Iterator<Item = RateLimit> {
+    let even = limits.of_shape(Shape::Even).filter(move |limit| changed_at + limit.span() > now);
+    even.map(|limit| limit.as_window())
 }
 
 /// The latest time at which a send that the queue does not know of has started or may still start.

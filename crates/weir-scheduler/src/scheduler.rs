@@ -193,6 +193,11 @@ impl Scheduler {
                 let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit).await?;
                 run.recall(limit, &sent, now);
             }
+            for limit in run.changed_limits() {
+                let since = now - (limit.span() + limit.bucket());
+                let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit).await?;
+                run.recall_even(limit, &sent, now);
+            }
         }
         Ok(())
     }

@@ -156,6 +156,9 @@ async fn migrate_returns_the_applied_migrations() {
         (33, "filters"),
         (34, "adaptive"),
         (35, "event types"),
+        (36, "limit groups"),
+        (38, "costs"),
+        (39, "throttled"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(SqliteStore::migrate(&path).await.unwrap().is_empty());

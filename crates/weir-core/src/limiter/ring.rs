@@ -90,6 +90,20 @@ impl Ring {
         Some(Self { until: Some(until), ..self.with_limit(even.as_window()) })
     }
 
+    /// The start after which one slot in each spacing may begin, so that no window holds more than the limit together with
+    /// the slots that are counted here; [`Timestamp::MIN`] when there are none.
+    pub(super) fn spaced_after(&self, spacing: Duration) -> Timestamp {
+        let (mut after, mut newer) = (Timestamp::MIN, 0);
+        for &(bucket, slots) in self.buckets.iter().rev() {
+            // Until this bucket is released, the slots in it and in newer ones leave room for so many.
+            newer += u64::from(slots);
+            let room = u64::from(self.limit.limit.get()).saturating_sub(newer);
+            let room = u32::try_from(room).unwrap_or(u32::MAX);
+            after = after.max(self.release_of(bucket) - spacing.saturating_mul(room));
+        }
+        after
+    }
+
     /// The number of the bucket in which a slot with this end counts.
     fn bucket_of(&self, end: Timestamp) -> i64 {
         let step = self.step();

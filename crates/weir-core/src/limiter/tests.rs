@@ -670,9 +670,9 @@ proptest! {
     }
 
     /// After the death of a process, its recorded sends are counted in their buckets. Its last sends are not recorded, and
-    /// count as if they had started just now.
+    /// count as if they had started just now. `is_even`: an edit has made the limit even meanwhile.
     #[test]
-    fn a_restart_from_recorded_sends_keeps_the_bound(limit in 1u32..300, period in 0..PERIODS.len(), before in prop::collection::vec(0u64..60, 1..300), unrecorded in 0usize..20, after in 1usize..300) {
+    fn a_restart_from_recorded_sends_keeps_the_bound(limit in 1u32..300, period in 0..PERIODS.len(), before in prop::collection::vec(0u64..60, 1..300), unrecorded in 0usize..20, after in 1usize..300, is_even in any::<bool>()) {
         let limits = window(limit, PERIODS[period]);
         let of = limits.as_slice()[0];
         let (mut limiter, mut now, mut sends) = (Limiter::new(&limits), at(0), Vec::new());
@@ -685,8 +685,9 @@ proptest! {
         let mut ring = Ring::new(of);
         recorded.iter().for_each(|sent| ring.count(sent.floor(of.bucket()) + of.bucket(), 1));
         ring.count(*sends.last().unwrap() + Duration::from_nanos(1), unrecorded as u32);
-        let mut limiter = Limiter::recovered(&limits, sends.last().copied());
-        limiter.recall(ring);
+        let edited = if is_even { self::limits(&[(limit, PERIODS[period], 1)]) } else { limits.clone() };
+        let mut limiter = Limiter::recovered(&edited, sends.last().copied());
+        if is_even { limiter.recall_even(&ring) } else { limiter.recall(ring) }
         sends.extend((0..after).map(|_| limiter.take(now).start));
         assert_kept(&mut sends, &limits);
     }
