@@ -69,8 +69,9 @@ pub async fn refusals_of(
 /// What a receiver has answered, by its traffic in buckets.
 fn refusing_by(buckets: &[(Timestamp, Traffic)], now: Timestamp) -> Refusing {
     let sum = |of: fn(&Traffic) -> u64| buckets.iter().map(|(_, traffic)| of(traffic)).sum();
-    // The traffic may have begun in the middle of the first bucket, and the last one has not ended.
-    let whole = buckets.iter().skip(1).filter(|(at, _)| *at + TRAFFIC_BUCKET <= now);
+    // The sends may have begun in the middle of their first bucket, and the last one has not ended.
+    let sent = buckets.iter().skip_while(|(_, traffic)| traffic.sends == 0);
+    let whole = sent.skip(1).filter(|(at, _)| *at + TRAFFIC_BUCKET <= now);
     let stretches = whole
         .map(|(_, traffic)| Stretch { attempted: traffic.delivered + traffic.throttled, taken: traffic.delivered });
     Refusing::new(sum(|traffic| traffic.sends), sum(|traffic| traffic.throttled), Observation::of(stretches, true))

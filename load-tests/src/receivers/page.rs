@@ -133,7 +133,7 @@ mod tests {
     fn a_row_has_the_figures_of_each_limit() {
         let table = table(&of(Kind::Gcra));
         let rows: Vec<_> = table.lines().skip(2).collect();
-        assert_eq!(rows.len(), 2, "{table}");
+        assert_eq!(rows.len(), 3, "{table}");
         let end = "| the limit | 2/s · 10/s · 100/s · 60/min | 0.99 · 0.99 · 0.99 · 0.99 | 99 · 99 · 99 · 99 |";
         assert!(rows[0].ends_with(end), "{table}");
         assert!(rows[1].contains("| `min_interval_ms`: 500 · 100 · 10 · 1000 |"), "{table}");

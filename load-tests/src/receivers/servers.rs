@@ -50,8 +50,7 @@ impl Receivers {
             let all = cases.iter().enumerate().map(|(number, case)| (path(number), *case));
             all.filter(|(_, case)| kinds.contains(&case.kind)).collect()
         };
-        let imitation =
-            Imitation::start(limiters(&limited(&[Kind::Gcra, Kind::MovingWindow, Kind::Traefik, Kind::Pool]))).await?;
+        let imitation = Imitation::start(limiters(&limited(&IMITATED))).await?;
         let mut addresses = vec![imitation.address(); cases.len()];
         let mut programs = Vec::new();
         for server in Server::ALL {
@@ -92,6 +91,9 @@ fn limiters(limited: &[Limited]) -> Limiters {
     };
     limited.iter().map(|(path, case)| (path.clone(), limiter(case))).collect()
 }
+
+/// What no server plays.
+const IMITATED: [Kind; 4] = [Kind::Gcra, Kind::MovingWindow, Kind::Traefik, Kind::Pool];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Server {
@@ -209,10 +211,9 @@ mod tests {
 
     #[test]
     fn every_kind_is_played_by_one_receiver() {
-        let imitated = [Kind::Gcra, Kind::MovingWindow, Kind::Traefik];
         for kind in Kind::ALL {
             let servers = Server::ALL.iter().filter(|server| server.kinds().contains(&kind)).count();
-            assert_eq!(servers + usize::from(imitated.contains(&kind)), 1, "{kind:?}");
+            assert_eq!(servers + usize::from(IMITATED.contains(&kind)), 1, "{kind:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use weir_api_types as types;
 use weir_core::{Condition, DeliveryState, DestinationId, Timestamp, limit::MinInterval};
 use weir_store::Traffic;
 
-use super::destinations::{self, adaptive::rate_view, rates, temporary::override_view};
+use super::destinations::{self, adaptive::rate_view, rates, view::override_view};
 use crate::{
     auth::Caller,
     figures::{Figures, Measured, millis},

@@ -15,8 +15,7 @@ use crate::{
     problem::{self, ApiResult},
     resources::destinations::{
         egress::certificates_view,
-        temporary::{hold_view, override_view},
-        view::settings_value,
+        view::{hold_view, override_view, settings_value},
     },
 };
 

@@ -156,7 +156,7 @@ pub(crate) async fn override_limits(
     let (before, destination) = change_temporary(&api, requested, set).await?;
     let shown = types::OverriddenDestination {
         destination: view::view(&destination, api.clock.now(), &api.event_types),
-        replaced: before.overridden.as_ref().map(override_view),
+        replaced: before.overridden.as_ref().map(view::override_view),
     };
     Ok((etag_header(&destination), Json(shown)))
 }
@@ -217,7 +217,7 @@ pub(crate) async fn hold(
     let (before, destination) = change_temporary(&api, requested, set).await?;
     let shown = types::HeldDestination {
         destination: view::view(&destination, api.clock.now(), &api.event_types),
-        replaced: before.hold.as_ref().map(hold_view),
+        replaced: before.hold.as_ref().map(view::hold_view),
     };
     Ok((etag_header(&destination), Json(shown)))
 }
@@ -247,17 +247,4 @@ pub(crate) async fn end_hold(
     let end = |current| Temporary { hold: None, ..current };
     let (_, destination) = change_temporary(&api, requested, end).await?;
     Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
-}
-
-pub(crate) fn override_view(overridden: &Override) -> types::Override {
-    types::Override {
-        rate_limits: overridden.limits.as_ref().map(|limits| limits.as_slice().iter().map(rates::view).collect()),
-        max_in_flight: overridden.max_in_flight,
-        until: overridden.until,
-        reason: overridden.reason.clone(),
-    }
-}
-
-pub(crate) fn hold_view(hold: &Hold) -> types::Hold {
-    types::Hold { until: hold.until, reason: hold.reason.clone() }
 }

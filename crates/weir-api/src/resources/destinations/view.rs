@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 use weir_api_types as types;
-use weir_core::{Destination, Timestamp, destination::Settings, limit::MinInterval};
-
-use super::{
-    adaptive, body, breaker, egress,
-    headers::MASK,
-    rates, retry, signature,
-    temporary::{hold_view, override_view},
+use weir_core::{
+    Destination, Timestamp,
+    destination::Settings,
+    limit::MinInterval,
+    temporary::{Hold, Override},
 };
+
+use super::{adaptive, body, breaker, egress, headers::MASK, rates, retry, signature};
 use crate::{
     event_types::EventTypes,
     problem::{self, ApiResult},
@@ -106,6 +106,19 @@ pub(crate) fn settings(settings: &Settings) -> types::DestinationSettings {
 pub(crate) fn settings_value(settings: &Settings) -> ApiResult<Value> {
     serde_json::to_value(self::settings(settings))
         .map_err(|error| problem::internal("cannot serialise the settings of a destination", &error))
+}
+
+pub(crate) fn override_view(overridden: &Override) -> types::Override {
+    types::Override {
+        rate_limits: overridden.limits.as_ref().map(|limits| limits.as_slice().iter().map(rates::view).collect()),
+        max_in_flight: overridden.max_in_flight,
+        until: overridden.until,
+        reason: overridden.reason.clone(),
+    }
+}
+
+pub(crate) fn hold_view(hold: &Hold) -> types::Hold {
+    types::Hold { until: hold.until, reason: hold.reason.clone() }
 }
 
 #[cfg(test)]
