@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{
-    Destination, LimitGroupId, Limiter, RateLimit, Timestamp,
+    Destination, LimitGroupId, Limiter, RateLimit, RateLimits, Timestamp,
     claim::ClaimedDelivery,
     limit::Shape,
     plan::{self, Allowance, Binding, NextRun, Observed},

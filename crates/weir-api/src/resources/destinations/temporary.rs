@@ -12,7 +12,7 @@ use weir_core::{
 use super::{
     edits::{Ends, Requested, change_temporary},
     etag_header,
-    rates::{self, Limits, RateLimitRequest},
+    rates::{Limits, RateLimitRequest},
     view,
 };
 use crate::{
