@@ -355,7 +355,7 @@ mod tests {
         let cursors = parameters.flatten().filter(|parameter| parameter["name"] == "cursor");
         // That of event types is a name.
         let patterns: Vec<&str> = cursors.filter_map(|cursor| cursor["schema"]["pattern"].as_str()).collect();
-        assert_eq!((patterns.len(), BTreeSet::from_iter(&patterns).len()), (9, 9), "{patterns:?}");
+        assert_eq!((patterns.len(), BTreeSet::from_iter(&patterns).len()), (10, 10), "{patterns:?}");
     }
 
     #[test]

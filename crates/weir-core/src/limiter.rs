@@ -438,10 +438,16 @@ impl Limiter {
         Slot { start, end: start + width }
     }
 
-    /// Whether [`Self::give_back`] would succeed. Without a limit there is nothing to give back.
-    pub(crate) fn can_give_back(&self, start: Timestamp, now: Timestamp) -> bool {
+    /// Whether a taken slot is that of a send with this cost and this start. In the window shape several may start at once,
+    /// and in costs these are different.
+    fn is_of(&self, taken: &LastTake, cost: u32, start: Timestamp) -> bool {
+        taken.start == start && (taken.cost == cost || !self.counts_costs())
+    }
+
+    /// Whether [`Self::give_back_of`] would succeed. Without a limit there is nothing to give back.
+    pub(crate) fn can_give_back(&self, cost: u32, start: Timestamp, now: Timestamp) -> bool {
         match &self.last_take {
-            Some(last) => last.start == start && start < now,
+            Some(last) => start < now && self.is_of(last, cost, start),
             None => self.cursors.is_empty() && self.rings.is_empty() && self.min_interval.is_none(),
         }
     }
@@ -450,7 +456,15 @@ impl Limiter {
     /// cursor is then as if the slot had never been taken. The caller makes sure that no send has used the slot and none
     /// will. Not before the start has passed: so the next slot starts later, and no start names two slots.
     pub fn give_back(&mut self, start: Timestamp, now: Timestamp) -> bool {
-        match self.last_take.take_if(|last| last.start == start && start < now) {
+        self.give_back_of(1, start, now)
+    }
+
+    /// The same for the slot of a send with this cost.
+    pub fn give_back_of(&mut self, cost: u32, start: Timestamp, now: Timestamp) -> bool {
+        if !self.last_take.as_ref().is_some_and(|last| start < now && self.is_of(last, cost, start)) {
+            return false;
+        }
+        match self.last_take.take() {
             Some(LastTake { cursors, buckets, cost, last_start, .. }) => {
                 (self.cursors, self.last_start) = (cursors, last_start);
                 self.rings.iter_mut().zip(buckets).for_each(|(ring, bucket)| ring.give_back(bucket, cost));

@@ -173,7 +173,7 @@ fn reads_use_their_indexes() {
         ("open replays", OPEN, "USING INDEX replays_open"),
         ("members", MEMBERS, "USING INDEX limit_group_members_present (group_id=?)"),
         ("present members", MEMBERSHIPS, "USING INDEX limit_group_members_present (group_id=?)"),
-        ("former members", MEMBERSHIPS, "USING INDEX limit_group_members_left (group_id=? AND left_at>?)"),
+        ("former members", MEMBERSHIPS, "USING COVERING INDEX limit_group_members_left (group_id=? AND left_at>?)"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
         ("first due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
     ] {

@@ -98,7 +98,7 @@ fn play(own: &[RateLimits], shared: &[RateLimits], steps: &[Step], take: Take) -
     let mut budgets: Vec<_> = own.iter().chain(shared).cloned().map(Judged::new).collect();
     let mut group_of: [Option<usize>; FLOWS] = std::array::from_fn(|flow| Some(flow % GROUPS));
     // The sends that a group may still get from a slot that was granted under another one.
-    let mut missed: [Option<Slot>; FLOWS] = [None; FLOWS];
+    let mut missed: [Option<(Slot, u32)>; FLOWS] = [None; FLOWS];
     let mut now = now_at(0);
     for step in steps {
         match step {
@@ -107,8 +107,8 @@ fn play(own: &[RateLimits], shared: &[RateLimits], steps: &[Step], take: Take) -
                 let path: Vec<_> = [*flow].into_iter().chain(group_of[*flow].map(|group| FLOWS + group)).collect();
                 let mut states: Vec<_> = path.iter().map(|&at| budgets[at].limiter.clone()).collect();
                 let mut list: Vec<_> = states.iter_mut().collect();
-                if let Some(slot) = missed[*flow].take_if(|slot| slot.is_over(now)) {
-                    give_back(&mut list, slot.start, now);
+                if let Some((slot, cost)) = missed[*flow].take_if(|(slot, _)| slot.is_over(now)) {
+                    give_back(&mut list, cost, slot.start, now);
                 }
                 // A worker that is told to ask later does so a little before its slot.
                 let start = next_start(&list, *cost, now);
@@ -127,7 +127,7 @@ fn play(own: &[RateLimits], shared: &[RateLimits], steps: &[Step], take: Take) -
                     Sends::AtStart => slot.start,
                     Sends::AtEnd => slot.end - Duration::from_nanos(1),
                     Sends::Never => {
-                        missed[*flow] = Some(slot);
+                        missed[*flow] = Some((slot, *cost));
                         continue;
                     }
                 };

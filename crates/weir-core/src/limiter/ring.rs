@@ -49,10 +49,15 @@ impl Ring {
         ring
     }
 
-    /// The ring after an even limit whose last slot ended at `last_end`: its slots came no closer than its spacing, so no
-    /// window up to now holds more than this one counts. `owed`: the earliest start of its next slot.
+    /// The ring after an even limit whose last slot ended at `last_end`: its slots came no closer than its spacing. Before
+    /// an earlier edit they may have come closer, so where the new limit allows more than the even one, they count by the
+    /// new one: a window of both holds no more than the highest of the limits in force. `owed`: the earliest start of the
+    /// even limit's next slot.
     pub(super) fn after_even(limit: RateLimit, even: &RateLimit, owed: Timestamp, last_end: Timestamp) -> Self {
-        let (step, spacing, most) = (limit.bucket(), even.spacing(), even.limit.get());
+        let (step, mut spacing, mut most) = (limit.bucket(), even.spacing(), even.limit.get());
+        if !limit.is_in_costs() {
+            (spacing, most) = (spacing.min(limit.spacing()), most.max(limit.limit.get()));
+        }
         // How many of its slots began in less than `age` before the last one.
         let younger = |age: Duration| {
             u32::try_from(age.as_nanos() / spacing.as_nanos() + 1).map_or(most, |slots| slots.min(most))

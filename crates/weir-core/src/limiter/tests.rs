@@ -375,7 +375,7 @@ fn a_missed_slot_gives_its_cost_back() {
     limiter.take_of(300, at(0));
     let missed = limiter.take_of(700, at(5));
     assert!(limiter.next_start_of(1, at(70)) > at(70));
-    assert!(limiter.give_back(missed.start, at(70)));
+    assert!(limiter.give_back_of(700, missed.start, at(70)));
     assert_eq!([700, 701].map(|cost| limiter.next_start_of(cost, at(70)) == at(70)), [true, false]);
 }
 
@@ -488,7 +488,7 @@ proptest! {
             now = now.max(start - GRANT_AHEAD);
             let slot = limiter.take_of(cost, now - Duration::from_millis(u64::from(kind % 3)));
             match kind {
-                2 => assert!(limiter.give_back(slot.start, slot.end)),
+                2 => assert!(limiter.give_back_of(cost, slot.start, slot.end)),
                 3 | 4 => sends.push((slot.start, cost)),
                 _ => sends.push((slot.end - Duration::from_nanos(1), cost)),
             }

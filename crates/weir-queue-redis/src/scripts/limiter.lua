@@ -248,13 +248,19 @@ local function cursors_before(limiter, start)
   return before
 end
 
--- Gives the slot with this start back, if it was the last that was taken. No send has used it, and none will.
-local function give_back(limiter, start, at)
-  local before = start < at and cursors_before(limiter, start)
+-- Whether the last slot is that of a send of this cost. In the window shape several may start at once.
+local function is_last_cost(limiter, cost)
+  return not counts_costs(limiter) or limiter.last_cost == cost
+end
+
+-- Gives the slot with this start of a send of this cost back, if it was the last that was taken. No send has used it, and
+-- none will.
+local function give_back(limiter, start, at, cost)
+  local before = start < at and is_last_cost(limiter, cost) and cursors_before(limiter, start)
   if before then
     for _, cursor in ipairs(before) do
       if cursor.ring then
-        uncount_slot(cursor, limiter.last_cost or 1)
+        uncount_slot(cursor, cost)
       end
     end
     limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
@@ -293,14 +299,15 @@ local function take_slot_in(budgets, start, needed, cost)
 end
 
 -- Gives a slot back in all of them or in none. Without a limit there is nothing to give back.
-local function give_back_in(budgets, slot_start, at)
+local function give_back_in(budgets, slot_start, at, cost)
   for _, limiter in ipairs(#budgets > 1 and budgets or {}) do
-    if (#limiter.cursors > 0 or limiter.interval) and not cursors_before(limiter, slot_start) then
+    local is_last = is_last_cost(limiter, cost) and cursors_before(limiter, slot_start)
+    if (#limiter.cursors > 0 or limiter.interval) and not is_last then
       return
     end
   end
   for _, limiter in ipairs(budgets) do
-    give_back(limiter, slot_start, at)
+    give_back(limiter, slot_start, at, cost)
   end
 end
 
@@ -384,7 +391,12 @@ local function window_cursor(limiter, limit, known, last_start, last_end)
     local even = known or { limit = limit.limit, burst = 1, since = last_start, spent = 1 }
     local every = known and spacing(known) or spacing(limit)
     local lacking = even.spent + 1 - even.burst
-    count_even(cursor, even, every, lacking > 0 and even.since + lacking * every or 0, last_end)
+    local owed, most = lacking > 0 and even.since + lacking * every or 0, even.limit
+    -- Before an earlier edit they may have come closer.
+    if not is_in_costs(limit) then
+      every, most = math.min(every, spacing(limit)), math.max(most, limit.limit)
+    end
+    count_even(cursor, even.burst, most, every, owed, last_end)
   end
   cursor.since, cursor.spent, cursor.ring[5] = last_start or 0, last_start and 1 or 0, mark_of(cursor, last_start or 0)
   return cursor

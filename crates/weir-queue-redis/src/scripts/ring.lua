@@ -151,17 +151,18 @@ local function count_from(cursor, other)
   cursor.ring[1] = math.ceil(other.ring[1] * step / bucket_of(cursor))
 end
 
--- The slots of an even limit, which came no closer than its spacing, up to the end of the last one; and what it owes.
-local function count_even(cursor, even, every, owed, last_end)
+-- The slots of an even limit up to the end of the last one: `most` in a window, of which none came closer than `every`,
+-- and its burst; and what it owes.
+local function count_even(cursor, burst, most, every, owed, last_end)
   local step = bucket_of(cursor)
   local buckets = math.ceil((window_of(cursor.period) + ring_slot(cursor) + (cursor.margin or 0)) / step)
   local function younger(age)
-    return math.min(math.floor(age / every) + 1, even.limit)
+    return math.min(math.floor(age / every) + 1, most)
   end
   for age = buckets - 1, 0, -1 do
     count_slots(cursor, last_end - age * step, younger((age + 1) * step) - (age > 0 and younger(age * step) or 0))
   end
-  count_slots(cursor, last_end, even.burst - 1)
+  count_slots(cursor, last_end, burst - 1)
   if owed > 0 then
     local after = owed - window_of(cursor.period) - (cursor.margin or 0)
     cursor.ring[1] = math.max(math.ceil(after / step), 0)

@@ -139,7 +139,7 @@ local function grant_all(requests)
         job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end
       -- While the missed slot is the last one, its spacing is given back first.
-      give_back_in(budgets, requests.missed[index], now)
+      give_back_in(budgets, requests.missed[index], now, requests.costs[index])
       if job.pace and job.pace.last_start == requests.missed[index] then
         job.pace.last_start = job.pace.before_last or 0
       end

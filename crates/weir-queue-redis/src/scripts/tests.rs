@@ -25,7 +25,8 @@ while more() do
     slots[#slots + 1] = start_after(budgets[of], cost % 7, at)
     slots[#slots + 1] = slots[#slots]
   elseif step == 'give_back' then
-    give_back_in(budgets, slots[#slots - 1] or 0, number())
+    local at, cost = number(), number()
+    give_back_in(budgets, slots[#slots - 1] or 0, at, cost)
   elseif step == 'hold' then
     hold_limiter(budgets[of], number())
   elseif step == 'limits' then
@@ -44,8 +45,8 @@ enum Step {
     Take(Timestamp, u32),
     /// A send of this cost is told when its slot begins. Beside the slots it gives when one after a few others begins.
     Wait(Timestamp, u32),
-    /// The slot that was granted last was not used.
-    GiveBack,
+    /// The slot that was granted last was not used, by a send of this cost.
+    GiveBack(u32),
     Hold(Timestamp),
     Limits(RateLimits),
     /// Only the last start is known.
@@ -65,8 +66,9 @@ fn in_rust(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
                 let start = budgets[of].start_after(cost % 7, *at);
                 slots.push(Slot { start, end: start });
             }
-            Step::GiveBack => {
-                budget::give_back(&mut all, slots.last().map_or(Timestamp::MAX, |slot| slot.start), late());
+            Step::GiveBack(cost) => {
+                let start = slots.last().map_or(Timestamp::MAX, |slot| slot.start);
+                budget::give_back(&mut all, *cost, start, late());
             }
             Step::Hold(until) => budgets[of].hold(*until),
             Step::Limits(new) => {
@@ -97,7 +99,7 @@ fn in_lua(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
         match step {
             Step::Take(at, cost) => call.arg("take").not_before(*at).arg(*cost),
             Step::Wait(at, cost) => call.arg("wait").not_before(*at).arg(*cost),
-            Step::GiveBack => call.arg("give_back").not_before(late()),
+            Step::GiveBack(cost) => call.arg("give_back").not_before(late()).arg(*cost),
             Step::Hold(until) => call.arg("hold").not_before(*until),
             Step::Limits(new) => {
                 limits[of] = new;
@@ -305,16 +307,20 @@ fn limits_of_the_whole_range() -> impl Strategy<Value = RateLimits> {
 fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
     let parts = (0u64..3_000_000, 0u8..if edits { 12 } else { 10 }, any_limits(), 1u32..100);
     prop::collection::vec(parts, 1..60).prop_map(|list| {
-        let mut now = 0;
+        let (mut now, mut last) = (0, 1);
         let step = |(gap, kind, limits, cost)| {
             now += gap / 16;
             match kind {
                 6 => Step::Wait(at(now), cost),
-                7 => Step::GiveBack,
+                // Mostly the last one, and sometimes another one that started with it.
+                7 => Step::GiveBack(if gap % 4 > 0 { last } else { cost }),
                 8 => Step::Hold(at(now + gap)),
                 9 => Step::Recover(at(now)),
                 10.. => Step::Limits(limits),
-                _ => Step::Take(at(now), cost),
+                _ => {
+                    last = cost;
+                    Step::Take(at(now), cost)
+                }
             }
         };
         list.into_iter().map(step).collect()

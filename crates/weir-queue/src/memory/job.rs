@@ -207,7 +207,7 @@ impl Job {
         };
         // The missed slot is unused. If it is still the last one, its spacing is given back first.
         if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
-            budget::give_back(budgets, start, now);
+            budget::give_back(budgets, cost, start, now);
             if let Some(pace) = &mut pace {
                 pace.give_back(start);
             }

@@ -285,6 +285,7 @@ mod tests {
         assert_eq!(
             settings.patch(&settings.fields()),
             json!({
+                "limit_group": null, "weight": 1,
                 "name": "Acme", "url": "https://example.com/", "event_types": ["video.*", "a.b"], "timeout_ms": 15_000,
                 "filter": {"/amount": {"gte": 100}},
                 "retry": {"max_attempts": 16, "max_age_s": 259_200, "base_ms": 10_000, "cap_ms": 3_600_000},
