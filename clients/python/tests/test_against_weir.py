@@ -293,6 +293,7 @@ class AgainstWeir(unittest.TestCase):
         self.assertEqual([(one["id"], one["weight"]) for one in shown["data"]], [(member["id"], 2)])
         self.assertIn(made["id"], [one["id"] for one in groups.list()])
         found, version = groups.get_version(made["id"])
+        self.assertEqual(groups.get(made["id"]), found)
         edited = groups.edit(made["id"], {"max_in_flight": 5}, if_match=version)
         self.assertEqual((found["max_in_flight"], edited["max_in_flight"]), (None, 5))
         preview = groups.preview(made["id"], rate_limits=[{"limit": 20, "period": "second"}])

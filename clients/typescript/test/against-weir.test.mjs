@@ -136,6 +136,9 @@ test("a limit group and its members", async () => {
   assert.deepEqual(shown.data.map((one) => [one.id, one.weight]), [[member.id, 2]]);
   assert.ok((await all(weir.limitGroups.list())).some((one) => one.id === group.id));
   const { version } = await weir.limitGroups.getVersion(group.id);
+  assert.equal((await weir.limitGroups.get(group.id)).name, name);
+  const preview = await weir.limitGroups.preview(group.id, { rate_limits: [{ limit: 20, period: "second" }] });
+  assert.ok(preview.effective_per_s > preview.now.effective_per_s);
   assert.equal((await weir.limitGroups.edit(group.id, { max_in_flight: 5 }, { ifMatch: version })).max_in_flight, 5);
   assert.equal((await weir.limitGroups.audit(group.id)).sends, 0);
   await assert.rejects(weir.limitGroups.delete(group.id));

@@ -76,7 +76,7 @@ pub struct Activity {
     pub actor_kind: String,
     /// The API key of the actor. Names need not be unique.
     pub actor_key_id: Option<String>,
-    #[schema(pattern = "^[a-z]+\\.[a-z_]+$", example = "destination.edited")]
+    #[schema(pattern = "^[a-z_]+\\.[a-z_]+$", example = "destination.edited")]
     pub action: String,
     /// Null: what belongs to no tenant.
     pub tenant: Option<String>,

@@ -26,10 +26,12 @@ const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 23] = [
+const BEYOND_A_SCHEMA: [&str; 26] = [
     "must not look like Weir, another actor or an id",
     "is not a destination of this tenant",
     "there is no destination dst_",
+    "there is no limit group lgr_",
+    "must not be empty: destinations and people name",
     "belongs to the other `order`",
     "differs from the `Idempotency-Key` header",
     "must be at least `open_ms`",
@@ -50,6 +52,7 @@ const BEYOND_A_SCHEMA: [&str; 23] = [
     "must be PEM of",
     "must be an object, true or false",
     "must be at least a second and at most 30 days",
+    "must be 1 with the unit `cost`",
 ];
 
 /// Such a refusal of an example that the schema beside it refuses.
