@@ -95,7 +95,7 @@ pub struct Activity {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActivitySubject {
     #[serde(rename = "type")]
-    #[schema(pattern = "^(destination|delivery|replay|key)$", example = "destination")]
+    #[schema(pattern = "^(destination|limit_group|event_type|delivery|replay|key)$", example = "destination")]
     pub kind: String,
     #[schema(example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
     pub id: String,
