@@ -127,7 +127,8 @@ impl Scheduler {
             limiter.expect_cost(sent.usual_cost);
             limiter.recall(sent.ring(limit, known_since + LAST_OLD_START, now));
         }
-        for limit in of_late(limits, terms.updated_at, now).filter(|_| !senders.is_empty()) {
+        let is_edited = terms.created_at < terms.updated_at;
+        for limit in of_late(limits, terms.updated_at, now).filter(|_| !senders.is_empty() && is_edited) {
             let sent = self.store.sent_counts(&senders, now - (limit.span() + limit.bucket()), limit).await?;
             limiter.recall_even(&sent.ring(limit, known_since + LAST_OLD_START, now));
         }

@@ -90,9 +90,12 @@ impl Run {
         limits.copied().collect()
     }
 
-    /// The even limits that may have had the window shape within their window.
+    /// The even limits whose window reaches back to an edit, as limits of the window shape.
     pub(crate) fn changed_limits(&self) -> Vec<RateLimit> {
         let Some(destination) = &self.destination else { return Vec::new() };
+        if destination.temporary.is_none() && destination.updated_at == destination.created_at {
+            return Vec::new();
+        }
         let changed_at = if destination.temporary.is_none() { destination.updated_at } else { self.now };
         self.effective.iter().flat_map(|of| of_late(&of.settings.rate_limits, changed_at, self.now)).collect()
     }

@@ -8,12 +8,13 @@ use std::{sync::Arc, time::Duration};
 use metrics::{counter, histogram};
 use parking_lot::Mutex;
 use weir_core::{
-    Backoff, Clock, DestinationId, IdMap, Timestamp,
+    Backoff, Clock, DestinationId, IdMap, RateLimit, Timestamp,
+    limit::Shape,
     limit_group::Home,
     plan::{self, NextRun},
 };
-use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue};
-use weir_store::{Claims, PaceRecord, RunStore, StoreError};
+use weir_queue::{DueJobs, LAST_OLD_START, Publication, Published, QueueError, SharedQueue};
+use weir_store::{Claims, LimitChange, PaceRecord, RunStore, StoreError};
 
 use crate::{
     release::{ClaimReleaser, Failure},
@@ -193,13 +194,23 @@ impl Scheduler {
                 let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit).await?;
                 run.recall(limit, &sent, now);
             }
-            for limit in run.changed_limits() {
+            for limit in self.former_windows(run, now).await? {
                 let since = now - (limit.span() + limit.bucket());
                 let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit).await?;
                 run.recall_even(limit, &sent, now);
             }
         }
         Ok(())
+    }
+
+    /// The even limits of a run that had the window shape within their window. Their sends lie anywhere in it.
+    async fn former_windows(&self, run: &Run, now: Timestamp) -> Result<Vec<RateLimit>, Failure> {
+        let changed = run.changed_limits();
+        if changed.is_empty() {
+            return Ok(changed);
+        }
+        let changes = self.store.limit_changes(run.lease.destination_id).await?;
+        Ok(changed.into_iter().filter(|limit| was_window(&changes, limit, now)).collect())
     }
 
     /// Claims the live deliveries of all runs in one call.
@@ -240,4 +251,13 @@ impl Scheduler {
         let publications = runs.into_iter().map(|run| run.into_publication(NextRun::At(next))).collect();
         self.queue.publish(publications).await.map(drop)
     }
+}
+
+/// Whether a limit of this period had the window shape in the window before `now`.
+fn was_window(changes: &[LimitChange], limit: &RateLimit, now: Timestamp) -> bool {
+    let since = now.before(limit.span() + LAST_OLD_START);
+    let ended = changes.iter().skip(1).map(|change| change.at).chain([Timestamp::MAX]);
+    changes.iter().zip(ended).any(|(change, ended)| {
+        change.at <= now && ended > since && change.limits.of_shape(Shape::Window).any(|of| of.period == limit.period)
+    })
 }
