@@ -42,11 +42,12 @@ pub use ring::{RETIRED_LONGER, Ring};
 /// bounds how long a slot that was granted before an edit can still be used: less than 100 ms.
 pub const GRANT_AHEAD: Duration = Duration::from_millis(40);
 
-/// A send that waits for room under a limit in costs may be overtaken for so long: older ones are ready in the same moment.
+/// While a send waits for room under a limit in costs, cheaper ones may overtake it for this long: some of them are older, and
+/// only became ready a moment later.
 pub const OVERTAKEN_FOR: Duration = Duration::from_millis(500);
 
-/// Then it is not overtaken until so long after its expected start: it may have gone back to the store, and is published
-/// again in time.
+/// After that no cheaper send overtakes it. This ends so long after its expected start. The time is enough for a delivery
+/// that has gone back to the store and is published again.
 pub const WAITED_FOR: Duration = Duration::from_secs(2);
 
 /// A cost of one, as [`Limiter`] keeps the usual cost of a send.

@@ -67,7 +67,8 @@ impl DestinationPatch {
             edited.released_at = edited.released_at.max(Some(self.made_at)).max(after_last_release);
         }
         edited.temporary = temporary;
-        // Its old home may grant until it is closed. A home in the list was left: its cursors do not know later sends.
+        // The old home may grant slots until a run closes it. It stays in the list until then, because its cursors do not
+        // know the sends that the new home grants.
         if before.limit_group != after.limit_group {
             let left = Home::from(before.limit_group);
             edited.left_homes.retain(|home| *home != left);

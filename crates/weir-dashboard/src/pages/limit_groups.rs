@@ -166,7 +166,7 @@ impl Live {
         COLOURS[(*index).min(COLOURS.len() - 1)]
     }
 
-    /// The parts of the rate that the members use. An unlimited group: of what is sent.
+    /// Which part of the group's rate each member uses. If the group is unlimited, which part of all that is sent.
     fn parts(&self) -> Vec<Part> {
         let sent: f64 = self.shown.data.iter().map(|member| member.achieved_per_s).sum();
         let whole = self.shown.row.configured_per_s.unwrap_or(sent).max(sent);

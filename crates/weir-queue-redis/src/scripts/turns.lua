@@ -82,8 +82,8 @@ local function open_turns(group, queued, in_flight, ahead)
   return open, open >= room
 end
 
--- The members whose turn it is, at most `most`, each with its count of `open` permits. A group without cursors gives one
--- member a turn without permits: its run finds the cursors.
+-- Gives `open` permits to the members whose turn it is, at most `most` members. If the cursors of the group are not known,
+-- one member gets a turn without permits: its run finds the cursors.
 local function give_turns(id, group, open, most)
   local flows, needed = {}, group.cursors and math.min(open, most) or 1
   local waiting = needed > 0 and redis.call('ZRANGE', turns_of(id), 0, needed - 1, 'WITHSCORES') or {}
@@ -95,7 +95,7 @@ local function give_turns(id, group, open, most)
       redis.call('ZREM', turns_of(id), waiting[index])
     end
   end
-  -- A few permits at a time where there are many, so that the search stays short.
+  -- Each step of the search gives a member several permits at once if there are many to give, so that there are few steps.
   local step = math.max(math.floor(open / (4 * #flows)), 1)
   while open > 0 and flows[1] do
     local first = flows[1]
