@@ -153,6 +153,11 @@ typed_id!(
     "lgr"
 );
 typed_id!(
+    /// A slot of a limit group that a caller outside Weir has taken.
+    ReservationId,
+    "rsv"
+);
+typed_id!(
     /// A stored API key. The id is public; only the key itself is secret.
     ApiKeyId,
     "key"

@@ -44,6 +44,7 @@ pub mod preview;
 pub mod refusals;
 pub mod refusing;
 pub mod replay_share;
+pub mod reservation;
 pub mod retention;
 pub mod retry;
 pub mod shed;
@@ -61,7 +62,7 @@ pub use destination::Destination;
 pub use error_kind::ErrorKind;
 pub use id::{
     ActivityId, ApiKeyId, AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, InstallationId, LimitGroupId,
-    ReplayId,
+    ReplayId, ReservationId,
 };
 pub use limit::{Period, RateLimit, RateLimits};
 pub use limit_group::LimitGroup;

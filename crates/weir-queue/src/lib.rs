@@ -408,6 +408,64 @@ pub struct HandedBack {
     pub crowded: bool,
 }
 
+/// A slot that a caller outside Weir wants from a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WantedSlot {
+    pub cost: u32,
+    /// How long the slot is at least wide for the caller.
+    pub width: Duration,
+}
+
+/// The answer to [`Schedule::reserve_slots`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReservedSlots {
+    /// The slots of the first that were wanted, in their order.
+    pub granted: Vec<Slot>,
+    /// When to ask again for the others. Ask earlier when others want slots, too.
+    pub next: Option<Timestamp>,
+    /// The queue does not know the cursors of the group. The caller recovers them and asks again.
+    pub is_unknown: bool,
+    /// The cost of the first that was not granted is above a limit, so it never will be.
+    pub is_above_limit: bool,
+}
+
+/// Why a caller outside Weir gets no slot, or its slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReserveAnswer {
+    Granted(Slot),
+    /// Not within the time that the caller waits. A slot is expected at this instant.
+    Later(Timestamp),
+    /// The cost is above a limit of the group.
+    AboveLimit,
+    /// As many callers wait in this process as may wait.
+    TooMany,
+}
+
+/// Takes slots of groups for callers outside Weir, in turn. One for each process that answers the API.
+#[async_trait]
+pub trait ReserveSlots: Send + Sync + 'static {
+    /// Waits at most `wait` for a slot. A caller that goes away (the future is dropped) leaves its place.
+    async fn reserve(
+        &self,
+        group: Arc<LimitGroup>,
+        wanted: WantedSlot,
+        wait: Duration,
+    ) -> Result<ReserveAnswer, ReserveError>;
+
+    /// Gives a slot back whose caller will not use it.
+    async fn give_back(&self, group: LimitGroupId, cost: u32, start: Timestamp) -> QueueResult<()>;
+}
+
+/// A slot could not be asked for; nobody got one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveError {
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The store, which knows the group's last sends, did not answer.
+    #[error("the store does not answer: {0}")]
+    Store(String),
+}
+
 /// What the queue knows of some destinations, for the watch over stalls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueueProgress {
@@ -482,6 +540,18 @@ pub trait Schedule {
     /// Publishes deliveries without a run. Room was reserved for each of them, and each carries the destination that it
     /// was claimed for. Must not wait. Deliveries that cannot be published come back from [`Self::declined`].
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
+
+    /// Takes slots of a group for callers outside Weir, who wait in this order; `group` has what the queue may not know of it.
+    /// Together they have turns like one member with weight 1. No slot starts later than the queue grants ahead.
+    async fn reserve_slots(&self, _group: &GroupRun, _wanted: &[WantedSlot]) -> QueueResult<ReservedSlots> {
+        Err(QueueError::Refused("this queue has no reservations".to_owned()))
+    }
+
+    /// Gives a reserved slot back that nobody has used, if it is the last that the group has granted. Otherwise it stays
+    /// taken, which only delays.
+    async fn give_back_reserved(&self, _group: LimitGroupId, _cost: u32, _start: Timestamp) -> QueueResult<()> {
+        Ok(())
+    }
 
     /// Waits for declined deliveries. Their claims must be released.
     async fn declined(&self) -> Vec<ClaimedDelivery>;

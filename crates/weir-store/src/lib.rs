@@ -62,6 +62,7 @@ mod purge;
 mod refusals;
 mod replays;
 mod replica;
+mod reservations;
 mod results;
 pub mod rows;
 pub mod schema;
@@ -122,6 +123,7 @@ pub use replays::{
     ReplaySteps, ReplayTask, Replays,
 };
 pub use replica::{replica_answers, with_replica};
+pub use reservations::{Cancelled, Reservations};
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use shedding::Shedding;
 pub use traffic::{
@@ -144,7 +146,7 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + LimitGroups + Outbox + Paces + ReplaySteps;
+    RunStore: Destinations + LimitGroups + Outbox + Paces + ReplaySteps + Reservations;
     /// For the sweep.
     SweepStore: MessageGroups + Outbox;
     /// For attempts and their results.

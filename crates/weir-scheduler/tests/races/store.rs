@@ -359,6 +359,8 @@ impl ReplaySteps for TestStore {
 /// A store that keeps no copies.
 impl Paces for TestStore {}
 
+impl weir_store::Reservations for TestStore {}
+
 #[async_trait]
 impl LimitGroups for TestStore {
     async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {
