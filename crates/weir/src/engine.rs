@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use axum::Router;
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio::{net::TcpListener, runtime::Handle, sync::watch, task::JoinHandle};
 use weir_api::{
     ApiState, BodyBudget, EventTypes, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths,
     Readiness, RemoteAddress, SettingKeys, Shedding, TrustedProxies,
@@ -25,6 +25,7 @@ use crate::{
     config::{DatabaseUrl, ProcessRole, Settings},
     exit::Misuse,
     heartbeat::Heartbeat,
+    intake::Intake,
     listener::{self, ConnectionLimits},
     logs,
     metrics::{self, GaugeSources, Metrics},
@@ -60,6 +61,8 @@ pub(crate) struct Engine {
     keys: Option<KeyRing>,
     /// What the watch over stalls of this process finds. Without a watch it finds nothing.
     stalls: watch::Receiver<Arc<StallReport>>,
+    /// `None` in a process that only takes requests, or only delivers.
+    intake: Option<Intake>,
 }
 
 impl Engine {
@@ -108,6 +111,7 @@ impl Engine {
             shedding,
             keys: None,
             stalls,
+            intake: (role.serves_api() && role.works()).then(Intake::start).transpose()?,
         };
         // Not in workers: there may be many, they end and begin with the load, and it is their work that is watched.
         if role.schedules() || role.serves_api() {
@@ -120,9 +124,12 @@ impl Engine {
             let store = role.serves_api().then(|| engine.backends.store());
             engine.serving.spawn(shedding.keep_fresh(store, engine.backends.queue(), stopped));
         }
+        if let Some(intake) = &engine.intake {
+            metrics.watch_threads(intake.handle());
+        }
         let load = engine.start_role(role, settings);
         let sources = GaugeSources { role, backends: engine.backends.clone(), load };
-        engine.serve(settings, listener, metrics_listener, metrics, sources).await;
+        engine.serve(settings, listener, metrics_listener, metrics, sources).await?;
         // The process is ready only now: it listens, and its backends are open.
         engine.readiness.set_ready();
         Ok(engine)
@@ -168,7 +175,7 @@ impl Engine {
         metrics_listener: Option<TcpListener>,
         metrics: Metrics,
         sources: GaugeSources,
-    ) {
+    ) -> anyhow::Result<()> {
         let serves_api = sources.role.serves_api();
         // Checks whether store and queue answer, for the metrics.
         sources.check_clock(&self.readiness);
@@ -202,7 +209,15 @@ impl Engine {
             weir_api::operations_router(operations, hosts)
         };
         let router = router.layer(metrics::compressed());
-        self.serving.spawn(listener::serve(listener, router, limits, self.serving.stops()));
+        let threads = self.intake.as_ref().map_or_else(Handle::current, |intake| intake.handle().clone());
+        // The threads that wait for a listener are those that open it.
+        let listener = {
+            let (listener, _entered) = (listener.into_std()?, threads.enter());
+            TcpListener::from_std(listener)?
+        };
+        let served = listener::serve(listener, router, limits, self.serving.stops());
+        self.serving.spawn_on(served, &threads);
+        Ok(())
     }
 
     /// The API, with the dashboard in front of it if it is on.
@@ -318,6 +333,7 @@ impl Engine {
         self.heartbeat.abort();
         Heartbeat::end(&self.backends.store()).await;
         self.backends.close().await;
+        drop(self.intake);
     }
 }
 

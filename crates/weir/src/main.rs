@@ -5,7 +5,7 @@
 //! `cli` declares the commands (those that call a server in `cli/api`, limits in `cli/limit`), `commands` runs them:
 //! `commands/serve`, `commands/migrate`, `commands/health`, `commands/verify`, `commands/completions`, and
 //! `commands/output` prints. `config` reads the settings, `backends` opens store and queue, `engine` starts and stops
-//! the roles. `listener` accepts connections (`phases`, `timed_stream`), `clock` makes engine time, `logs` writes
+//! the roles. `listener` accepts connections (`phases`, `timed_stream`) and `intake` has threads for them, `clock` makes engine time, `logs` writes
 //! lines.
 //!
 //! `sd_notify` reports to systemd, `commands/serve/reload` reads the settings again.
@@ -20,6 +20,7 @@ mod config;
 mod engine;
 mod exit;
 mod heartbeat;
+mod intake;
 mod listener;
 mod logs;
 mod metrics;

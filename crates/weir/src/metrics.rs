@@ -12,6 +12,7 @@ use axum::{
 use metrics::{counter, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
+    runtime::Handle,
     sync::Mutex,
     time::{Instant, sleep, timeout},
 };
@@ -114,6 +115,11 @@ impl Metrics {
             }
         });
         Ok(Self { handle, busy })
+    }
+
+    /// Counts these threads for requests to those of the process.
+    pub(crate) fn watch_threads(&self, intake: &Handle) {
+        self.busy.watch_threads(intake);
     }
 
     /// Renders the metrics with the current values of the gauges. While the queue cannot be reached, its gauges keep

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 
 pub(crate) struct Stage {
     stop: watch::Sender<bool>,
@@ -26,6 +26,11 @@ impl Stage {
 
     pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
+    }
+
+    /// Spawns a task on the threads of another runtime.
+    pub(crate) fn spawn_on(&mut self, task: impl Future<Output = ()> + Send + 'static, threads: &Handle) {
+        self.tasks.spawn_on(task, threads);
     }
 
     /// Resolves when a task has ended by itself.

@@ -1,4 +1,4 @@
-//! How busy the process was in the last seconds: the threads of its runtime, and the places of its worker. Both are means
+//! How busy the process was in the last seconds: the threads of its runtimes, and the places of its worker. Both are means
 //! over time. Many destinations send in the same milliseconds, so a single reading of the places says little.
 
 use std::{collections::VecDeque, sync::OnceLock, time::Duration};
@@ -23,6 +23,8 @@ const SAMPLES_OF_PLACES: usize = 2;
 /// one.
 pub(super) struct BusyMeter {
     runtime: RuntimeMetrics,
+    /// The threads for requests, if they are not those above.
+    intake: OnceLock<RuntimeMetrics>,
     worker: OnceLock<WorkerLoad>,
     samples: Mutex<VecDeque<Sample>>,
 }
@@ -32,6 +34,8 @@ struct Sample {
     at: Instant,
     /// The sum over all threads.
     worked: Duration,
+    /// The same of the threads for requests.
+    took_in: Duration,
     /// The sum over all places of the worker.
     held: Duration,
 }
@@ -39,7 +43,8 @@ struct Sample {
 impl BusyMeter {
     /// Measures the runtime that runs this function.
     pub(super) fn start() -> Self {
-        let busy = Self { runtime: Handle::current().metrics(), worker: OnceLock::new(), samples: Mutex::default() };
+        let runtime = Handle::current().metrics();
+        let busy = Self { runtime, intake: OnceLock::new(), worker: OnceLock::new(), samples: Mutex::default() };
         busy.sample();
         busy
     }
@@ -48,6 +53,11 @@ impl BusyMeter {
     pub(super) fn watch(&self, worker: WorkerLoad) {
         // A process has one worker, so this is the first call.
         let _ = self.worker.set(worker);
+    }
+
+    /// Measures these threads for requests too.
+    pub(super) fn watch_threads(&self, intake: &Handle) {
+        let _ = self.intake.set(intake.metrics());
     }
 
     /// Takes a sample. Call it every [`SAMPLE_EVERY`].
@@ -60,9 +70,12 @@ impl BusyMeter {
         samples.push_back(now);
     }
 
-    /// How much of the last ten seconds the threads were busy: a share from 0 to 1.
+    /// How much of the last ten seconds the threads were busy: a share from 0 to 1. Of a process that has threads for
+    /// requests, the share of the busier ones.
     pub(super) fn of_threads(&self) -> f64 {
-        self.share(SAMPLES_KEPT, self.runtime.num_workers(), |sample| sample.worked)
+        let own = self.share(SAMPLES_KEPT, self.runtime.num_workers(), |sample| sample.worked);
+        let intake = self.intake.get().map_or(0, RuntimeMetrics::num_workers);
+        own.max(self.share(SAMPLES_KEPT, intake, |sample| sample.took_in))
     }
 
     /// How many of the worker's places attempts held in the last second, on average: a share from 0 to 1.
@@ -77,13 +90,18 @@ impl BusyMeter {
     }
 
     fn now(&self) -> Sample {
-        let threads = 0..self.runtime.num_workers();
         Sample {
             at: Instant::now(),
-            worked: threads.map(|thread| self.runtime.worker_total_busy_duration(thread)).sum(),
+            worked: worked(&self.runtime),
+            took_in: self.intake.get().map(worked).unwrap_or_default(),
             held: self.worker.get().map(WorkerLoad::spent).unwrap_or_default(),
         }
     }
+}
+
+/// The time that all threads of a runtime have worked.
+fn worked(runtime: &RuntimeMetrics) -> Duration {
+    (0..runtime.num_workers()).map(|thread| runtime.worker_total_busy_duration(thread)).sum()
 }
 
 /// The share of the time that `of` threads or places had.

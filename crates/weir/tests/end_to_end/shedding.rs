@@ -161,3 +161,19 @@ async fn a_flood_by_one_key_is_refused_in_part_and_a_quiet_key_never() {
     };
     assert_eq!((&of("loud")["refused"], &of("quiet")["refused"]), (&json!(refused), &json!(0)));
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn requests_and_deliveries_of_one_process_have_threads_of_their_own() {
+    let threads_for_requests = |of: &App| {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", of.pid())).unwrap();
+        let name = |thread: &std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+        threads.filter(|thread| name(thread.as_ref().unwrap()).trim() == "weir-intake").count()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start(folder.path()).await;
+    assert!(threads_for_requests(&app) > 0);
+    let fleet = Fleet::new().await;
+    assert_eq!(threads_for_requests(&fleet.launch("worker").await), 0, "it has no requests to keep apart");
+    assert_eq!(threads_for_requests(&fleet.launch("api").await), 0, "it delivers nothing");
+}
