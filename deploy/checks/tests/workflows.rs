@@ -91,3 +91,35 @@ fn a_release_is_tested_built_and_scanned_before_it_is_published() {
     assert_eq!((&with["sbom"], &with["provenance"]), (&Value::Bool(true), &Value::from("mode=max")));
     assert!(with["outputs"].as_str().unwrap().contains("push-by-digest=true") && with.get("tags").is_none());
 }
+
+#[test]
+fn the_static_binary_of_each_platform_is_checked_and_tried_before_it_is_packed() {
+    let release = yaml(".github/workflows/release.yaml").unwrap();
+    let packages = &release["jobs"]["packages"];
+    let platforms = list(packages, "/strategy/matrix/include").iter().map(|entry| {
+        let of = |name: &str| entry[name].as_str().unwrap();
+        (of("platform"), of("runner").ends_with("-arm"), of("target"))
+    });
+    // Each is built on a machine of its own kind: musl's compiler makes binaries for its own machine only.
+    assert_eq!(
+        platforms.collect::<Vec<_>>(),
+        [("amd64", false, "x86_64-unknown-linux-musl"), ("arm64", true, "aarch64-unknown-linux-musl")]
+    );
+
+    let scripts: String = list(packages, "/steps").iter().filter_map(|step| step["run"].as_str()).collect();
+    let after = |position: usize, text: &str| {
+        let found = scripts[position..].find(text).unwrap_or_else(|| panic!("no `{text}` after {position}: {scripts}"));
+        position + found + text.len()
+    };
+    let steps = [
+        "--target ${{ matrix.target }}",
+        "musl-tools",
+        "cargo build --release --locked --package weir --target ${{ matrix.target }}",
+        "INTERP; then exit 1; fi",
+        "\"$binary\" demo",
+        "tar --create",
+        "deploy/deb/build.sh",
+        "dpkg --install",
+    ];
+    steps.into_iter().fold(0, after);
+}
