@@ -526,7 +526,7 @@ class EventTypes extends Resource {
 class LimitGroups extends Resource {
   /** Creates a budget that several destinations share: they join it by their `limit_group`. */
   create(group: NewLimitGroup): Promise<LimitGroup> {
-    return this.call("POST", "/v1/limit-groups", {}, { body: group });
+    return this.call("POST", "/v1/limit-groups", {}, once(group));
   }
 
   /** The groups with their use and their backlog. */

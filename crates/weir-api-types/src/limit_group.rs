@@ -66,6 +66,24 @@ pub struct LimitGroupOverview {
     pub data: Vec<LimitGroupMember>,
 }
 
+impl LimitGroupOverview {
+    /// What a member may send of the rate, and with whom it shares it, for people. `None`: the group is unlimited, or the
+    /// destination is no member. `rate` writes a number per second.
+    pub fn share_in_words(&self, destination: &str, rate: impl Fn(f64) -> String) -> Option<String> {
+        let member = self.data.iter().find(|member| member.id == destination)?;
+        let (whole, share) = (rate(self.row.configured_per_s?), rate(member.share_per_s?));
+        let others = self.data.iter().filter(|other| other.id != destination && other.backlog > 0).count();
+        let with = match others {
+            // Members of tenants that the key does not see may have one too.
+            _ if self.row.members > self.data.len() as u64 => "with members that this key does not all see".to_owned(),
+            0 => "and no other member has a backlog".to_owned(),
+            1 => "with 1 other that has a backlog".to_owned(),
+            others => format!("with {others} others that have a backlog"),
+        };
+        Some(format!("shares {whole} of {} {with}: about {share}", self.row.limit_group.name))
+    }
+}
+
 /// A destination in a limit group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LimitGroupMember {

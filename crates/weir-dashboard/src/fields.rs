@@ -41,6 +41,13 @@ impl Fields {
         Self(pairs.into_iter().map(|(name, value)| (name.into(), value)).collect())
     }
 
+    /// The same with another value of one field.
+    pub(crate) fn with(mut self, name: &str, value: String) -> Self {
+        self.0.retain(|(known, _)| known != name);
+        self.0.push((name.to_owned(), value));
+        self
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -15,15 +15,15 @@ use weir_core::{
 };
 use weir_sealing::Keyring;
 use weir_store::{
-    GroupChange, GroupDeletion, LimitChange, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, Page, PageRequest,
-    SCANNED_AT_MOST, StoreResult, page_of_groups,
+    Creation, GroupChange, GroupDeletion, LimitChange, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, Page,
+    PageRequest, SCANNED_AT_MOST, StoreResult, page_of_groups,
     rows::{self, limits_json},
     tenant_code,
 };
 
 use crate::{
     PostgresStore,
-    activity::record,
+    activity::{record, record_creation},
     destination_edits::record_limits,
     destination_rows::{LOCK_LIVE, UPDATE, write_destination},
     destinations::LIMIT_CHANGES,
@@ -93,9 +93,9 @@ impl LimitGroupEdits for PostgresStore {
         &self,
         expected: Option<Timestamp>,
         group: LimitGroup,
-        activity: Activity,
+        creation: Creation,
     ) -> StoreResult<GroupChange> {
-        self.edit(|connection| change(set(connection, expected, &group, &activity))).await
+        self.edit(|connection| change(set(connection, expected, &group, &creation))).await
     }
 
     async fn delete_limit_group(
@@ -149,7 +149,7 @@ async fn set(
     connection: &mut PgConnection,
     expected: Option<Timestamp>,
     group: &LimitGroup,
-    activity: &Activity,
+    creation: &Creation,
 ) -> Result<GroupChange, sqlx::Error> {
     let mut transaction = connection.begin().await?;
     sqlx::query(LOCK_NAMES).execute(&mut *transaction).await?;
@@ -158,11 +158,13 @@ async fn set(
     let taken = sqlx::query_scalar(TAKEN).bind(tenant).bind(&group.name).bind(id);
     let taken: i64 = taken.fetch_one(&mut *transaction).await?;
     let of_tenant: i64 = sqlx::query_scalar(OF_TENANT).bind(tenant).fetch_one(&mut *transaction).await?;
-    let refusal = match () {
-        () if before.as_ref().map(|before| before.updated_at) != expected => Some(GroupChange::Outdated),
-        () if taken > 0 => Some(GroupChange::Taken),
-        () if before.is_none() && of_tenant.unsigned_abs() >= MAX_GROUPS => Some(GroupChange::Full),
-        () => None,
+    let repeated = record_creation(&mut transaction, creation).await?;
+    let refusal = match repeated {
+        Some(answer) => Some(GroupChange::Before(answer)),
+        _ if before.as_ref().map(|before| before.updated_at) != expected => Some(GroupChange::Outdated),
+        _ if taken > 0 => Some(GroupChange::Taken),
+        _ if before.is_none() && of_tenant.unsigned_abs() >= MAX_GROUPS => Some(GroupChange::Full),
+        None => None,
     };
     if let Some(refusal) = refusal {
         transaction.rollback().await?;
@@ -181,7 +183,6 @@ async fn set(
     if before.is_none_or(|before| before.rate_limits != group.rate_limits) {
         record_limits(&mut transaction, group.id.as_bytes(), group.updated_at, &group.rate_limits).await?;
     }
-    record(&mut transaction, activity).await?;
     transaction.commit().await?;
     Ok(GroupChange::Made(Arc::new(group.clone())))
 }

@@ -14,8 +14,8 @@ use weir_core::{
     limit_group::{Home, LimitGroup},
 };
 use weir_store::{
-    GroupChange, GroupDeletion, LimitChange, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, Page, PageRequest,
-    SCANNED_AT_MOST, StoreResult, joins, page_of_groups,
+    Created, Creation, GroupChange, GroupDeletion, LimitChange, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership,
+    Page, PageRequest, SCANNED_AT_MOST, StoreResult, joins, page_of_groups,
     rows::{self, Corrupt, LIMIT_GROUP_COLUMNS, Row as _, limits_json},
     tenant_code,
 };
@@ -124,11 +124,17 @@ impl LimitGroupEdits for SqliteStore {
         &self,
         expected: Option<Timestamp>,
         group: LimitGroup,
-        activity: Activity,
+        creation: Creation,
     ) -> StoreResult<GroupChange> {
         self.edit(Durable::Yes, move |transaction| {
-            let change = transaction.set_limit_group(expected, &group)?;
-            transaction.recorded(change, |change| matches!(change, GroupChange::Made(_)), &activity)
+            if let Some(refusal) = transaction.refuses_limit_group(expected, &group)? {
+                return Ok(transaction.stored_answer(&creation)?.map_or(refusal, GroupChange::Before));
+            }
+            match transaction.create_once(&creation, |this| this.set_limit_group(&group))? {
+                Created::New(made) => Ok(GroupChange::Made(made)),
+                Created::Before(answer) => Ok(GroupChange::Before(answer)),
+                Created::Full => Ok(GroupChange::Full),
+            }
         })
         .await
     }
@@ -203,32 +209,36 @@ impl Transaction<'_, '_> {
         execute(self.connection, LEAVE, &values).map(drop)
     }
 
-    fn set_limit_group(&mut self, expected: Option<Timestamp>, group: &LimitGroup) -> Result<GroupChange> {
+    /// Why a new group, or an edit of one, does not apply.
+    fn refuses_limit_group(&self, expected: Option<Timestamp>, group: &LimitGroup) -> Result<Option<GroupChange>> {
         let before = self.limit_group(group.id)?;
-        if before.as_ref().map(|before| before.updated_at) != expected {
-            return Ok(GroupChange::Outdated);
+        if before.map(|before| before.updated_at) != expected {
+            return Ok(Some(GroupChange::Outdated));
         }
         let tenant = tenant_code(group.tenant.as_deref());
         let mut named = Values::default();
         named.text(tenant).text(&group.name).blob(group.id.as_bytes());
         let taken = "SELECT count(*) FROM limit_groups WHERE tenant = ? AND name = ? AND id <> ?";
         if self.counted(taken, &named)? > 0 {
-            return Ok(GroupChange::Taken);
+            return Ok(Some(GroupChange::Taken));
         }
         let mut of_tenant = Values::default();
         of_tenant.text(tenant);
-        if before.is_none() && self.counted(OF_TENANT, &of_tenant)? >= MAX_GROUPS {
-            return Ok(GroupChange::Full);
-        }
+        let is_full = expected.is_none() && self.counted(OF_TENANT, &of_tenant)? >= MAX_GROUPS;
+        Ok(is_full.then_some(GroupChange::Full))
+    }
+
+    fn set_limit_group(&mut self, group: &LimitGroup) -> Result<Arc<LimitGroup>> {
+        let before = self.limit_group(group.id)?;
         let mut values = Values::default();
-        values.text(tenant).text(&group.name).owned_text(limits_json(&group.rate_limits));
+        values.text(tenant_code(group.tenant.as_deref())).text(&group.name).owned_text(limits_json(&group.rate_limits));
         values.optional_int(group.max_in_flight.map(i64::from));
         values.int(group.created_at.as_nanos()).int(group.updated_at.as_nanos()).blob(group.id.as_bytes());
         execute(self.connection, if before.is_none() { INSERT } else { UPDATE }, &values)?;
         if before.is_none_or(|before| before.rate_limits != group.rate_limits) {
             self.record_limits(group.id.as_bytes(), group.updated_at, &group.rate_limits)?;
         }
-        Ok(GroupChange::Made(Arc::new(group.clone())))
+        Ok(Arc::new(group.clone()))
     }
 
     fn delete_limit_group(&mut self, id: LimitGroupId, expected: Timestamp) -> Result<GroupDeletion> {

@@ -14,7 +14,7 @@ use weir_core::{
     limit_group::{Home, LimitGroup, MAX_MEMBERS},
 };
 
-use crate::{LimitChange, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
+use crate::{Creation, KeyedAnswer, LimitChange, Page, PageRequest, SCANNED_AT_MOST, StoreResult};
 
 /// The most groups of a tenant, and of those for all tenants.
 pub const MAX_GROUPS: u64 = 1_000;
@@ -23,6 +23,8 @@ pub const MAX_GROUPS: u64 = 1_000;
 #[derive(Debug, Clone, PartialEq)]
 pub enum GroupChange {
     Made(Arc<LimitGroup>),
+    /// The answer to an earlier request with the same idempotency key. Nothing was changed now.
+    Before(KeyedAnswer),
     /// Another request has edited or deleted it meanwhile.
     Outdated,
     /// Another group of the tenant has the name.
@@ -90,7 +92,7 @@ pub trait LimitGroupEdits: LimitGroups {
         &self,
         expected: Option<Timestamp>,
         group: LimitGroup,
-        activity: Activity,
+        creation: Creation,
     ) -> StoreResult<GroupChange>;
 
     /// Deletes this version of a group if it has no members.

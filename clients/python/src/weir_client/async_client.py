@@ -699,7 +699,7 @@ class EventTypes(_Resource):
 class LimitGroups(_Resource):
     async def create(self, group: NewLimitGroup) -> LimitGroup:
         """Creates a budget that several destinations share: they join it by their `limit_group`."""
-        return cast(LimitGroup, await self._call("POST", "/v1/limit-groups", body=group))
+        return cast(LimitGroup, await self._call("POST", "/v1/limit-groups", body=group, **once()))
 
     def list(self) -> AsyncPages[LimitGroupRow]:
         """The groups with their use and their backlog."""

@@ -700,7 +700,7 @@ class EventTypes(_Resource):
 class LimitGroups(_Resource):
     def create(self, group: NewLimitGroup) -> LimitGroup:
         """Creates a budget that several destinations share: they join it by their `limit_group`."""
-        return cast(LimitGroup, self._call("POST", "/v1/limit-groups", body=group))
+        return cast(LimitGroup, self._call("POST", "/v1/limit-groups", body=group, **once()))
 
     def list(self) -> Pages[LimitGroupRow]:
         """The groups with their use and their backlog."""

@@ -45,7 +45,7 @@ use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDele
 
 pub(crate) use self::{
     by_name::{__path_put, PathName, put},
-    edits::{Change, EDIT_ROUNDS, Requested, change, commit, crowded},
+    edits::{Change, Requested, change, commit},
     limit_group::check_may_change_group,
     release::{__path_release, release},
 };
@@ -61,7 +61,7 @@ use crate::{
     readers::{
         body::{Body, PathId},
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed, secret_digest},
-        if_match::IfMatch,
+        if_match::{self, IfMatch, ROUNDS, crowded},
         page::{self, List, Listing, PageParameters},
         query::{Query, parameters},
         texts::{AnyTenantText, DestinationConditionText, DestinationIdText, NewEventTypeText, SearchText},
@@ -326,7 +326,7 @@ pub(crate) async fn delete(
     if_match: IfMatch,
     _: Query<()>,
 ) -> ApiResult<StatusCode> {
-    for _ in 0..EDIT_ROUNDS {
+    for _ in 0..ROUNDS {
         let (destination, now) = (find(&api, &caller, id).await?, api.clock.now());
         if_match.check(&etag(&destination))?;
         check_may_change(&caller, &destination.settings.tenant)?;
@@ -346,7 +346,7 @@ pub(crate) async fn delete(
             Deletion::Changed => {}
         }
     }
-    Err(crowded())
+    Err(crowded("destination"))
 }
 
 /// Settles the dead letters of a destination that is deleted: nobody can send them again. The destination is deleted in
@@ -409,7 +409,7 @@ pub(crate) fn missing_in_body(id: DestinationId) -> Problem {
 
 /// The entity tag of a destination: its version, which every edit changes.
 pub(crate) fn etag(destination: &Destination) -> String {
-    format!("\"{:x}\"", destination.updated_at.as_nanos())
+    if_match::etag(destination.updated_at.as_nanos())
 }
 
 pub(crate) fn etag_header(destination: &Destination) -> [(HeaderName, String); 1] {

@@ -1,11 +1,7 @@
 //! The catalogue of event types. It belongs to the installation, as its producers do, and not to a tenant.
 
-use axum::{
-    Json,
-    extract::State,
-    response::{IntoResponse, Response},
-};
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::{Json, extract::State, response::Response};
+use http::StatusCode;
 use serde_json::{Value, json};
 use weir_api_types as types;
 use weir_core::{activity::Action, event_types::EventType};
@@ -21,7 +17,7 @@ use crate::{
         body::{Body, PathId},
         depth::{MAX_DEPTH, is_too_deep},
         fields::object,
-        if_match::{IfMatch, IfNoneMatch},
+        if_match::{self, IfMatch, Preconditions, ROUNDS, crowded},
         page::{DEFAULT_LIMIT, List, Room},
         query::{Query, parameters},
         texts::{NewEventTypeText, SearchText, check_visible, text},
@@ -29,8 +25,8 @@ use crate::{
     state::{Api, ApiState},
 };
 
-/// How often a change is tried while other requests change the type. In each round one of them succeeds.
-const ROUNDS: usize = 64;
+/// How messages name the resource.
+const RESOURCE: &str = "event type";
 const MAX_DESCRIPTION: usize = 4_096;
 /// Larger values are named by their size in the activity log, which keeps rows for a year.
 const LARGEST_IN_ACTIVITY: usize = 2_048;
@@ -171,7 +167,7 @@ pub(crate) async fn put(
     caller: Caller,
     PathId(NewEventTypeText(name)): PathId<NewEventTypeText>,
     author: Author,
-    (if_match, if_none_match): (IfMatch, IfNoneMatch),
+    preconditions: Preconditions,
     _: Query<()>,
     Body(request): Body<EventTypeRequest>,
 ) -> ApiResult<Response> {
@@ -180,13 +176,7 @@ pub(crate) async fn put(
     let description = description.map_or_else(String::new, |text| text.0);
     for _ in 0..ROUNDS {
         let current = api.store.event_type(&name).await?;
-        match &current {
-            None => if_match.check_absent()?,
-            Some(current) => {
-                if_none_match.check(&etag(current))?;
-                if_match.check(&etag(current))?;
-            }
-        }
+        preconditions.check(current.as_ref().map(etag))?;
         let now = api.clock.now();
         let event_type = EventType {
             name: name.clone(),
@@ -223,7 +213,7 @@ pub(crate) async fn put(
             }
         }
     }
-    Err(crowded())
+    Err(crowded(RESOURCE))
 }
 
 /// Delete an event type
@@ -259,7 +249,7 @@ pub(crate) async fn delete(
             return Ok(StatusCode::NO_CONTENT);
         }
     }
-    Err(crowded())
+    Err(crowded(RESOURCE))
 }
 
 /// The change is in effect at once in this process. If it cannot be read now, a later refresh does.
@@ -273,22 +263,13 @@ fn missing(name: &str) -> Problem {
     Problem::not_found(format!("the catalogue has no event type `{name}`"))
 }
 
-fn crowded() -> Problem {
-    Problem::conflict("other requests keep changing this event type; try again")
-}
-
 fn etag(event_type: &EventType) -> String {
-    format!("\"{:x}\"", event_type.version)
+    if_match::etag(event_type.version)
 }
 
 fn shown(status: StatusCode, event_type: EventType) -> Response {
-    let etag = HeaderValue::try_from(etag(&event_type)).ok();
-    let location = HeaderValue::try_from(format!("/v1/event-types/{}", event_type.name)).ok();
-    let location = location.filter(|_| status == StatusCode::CREATED);
-    let mut response = (status, Json(view(event_type))).into_response();
-    let headers: [(HeaderName, Option<HeaderValue>); 2] = [(header::ETAG, etag), (header::LOCATION, location)];
-    response.headers_mut().extend(headers.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    response
+    let path = format!("/v1/event-types/{}", event_type.name);
+    if_match::versioned(status, etag(&event_type), path, view(event_type))
 }
 
 fn view(event_type: EventType) -> types::EventType {

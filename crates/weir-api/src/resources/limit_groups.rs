@@ -8,9 +8,9 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json,
     extract::State,
-    response::{AppendHeaders, IntoResponse, Response},
+    response::{IntoResponse as _, Response},
 };
-use http::{StatusCode, header};
+use http::StatusCode;
 use serde_json::{Value, json};
 use weir_api_types as types;
 use weir_core::{
@@ -18,7 +18,7 @@ use weir_core::{
     activity::{Action, Activity},
     destination::{ALL_TENANTS, DEFAULT_TENANT},
 };
-use weir_store::{GroupChange, GroupDeletion, tenant_code};
+use weir_store::{Creation, GroupChange, GroupDeletion, tenant_code};
 
 use super::{
     activity::{Author, differences},
@@ -35,7 +35,8 @@ use crate::{
     readers::{
         body::{Body, PathId},
         fields::object,
-        if_match::{IfMatch, IfNoneMatch},
+        idempotency::{FirstAnswer, IdempotencyParameters, Keyed},
+        if_match::{self, IfMatch, Preconditions, ROUNDS, crowded},
         page::{self, List, Listing, PageParameters},
         query::Query,
         texts::{AnyTenantText, LimitGroupIdText, TenantText},
@@ -43,8 +44,8 @@ use crate::{
     state::{Api, ApiState},
 };
 
-/// How often a change is tried while other requests change the group. In each round one of them succeeds.
-const ROUNDS: usize = 64;
+/// How messages name the resource.
+const RESOURCE: &str = "limit group";
 /// `updated_at` is shown in milliseconds, and two versions must show different values.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -140,7 +141,7 @@ type LimitGroupPage = PageParameters<LimitGroups>;
 /// `limit_group`.
 #[utoipa::path(
     post, path = "/v1/limit-groups", operation_id = "create_limit_group", tag = "limit groups",
-    request_body = LimitGroupRequest,
+    params(IdempotencyParameters), request_body = LimitGroupRequest,
     responses(
         (status = 201, description = "Created", body = types::LimitGroup, headers(
             ("etag" = String, description = "The version of the group"),
@@ -154,16 +155,27 @@ pub(crate) async fn create(
     caller: Caller,
     author: Author,
     _: Query<()>,
-    Body(request): Body<LimitGroupRequest>,
+    Keyed { body: request, idempotency }: Keyed<LimitGroupRequest>,
 ) -> ApiResult<Response> {
+    if let Some(first) = idempotency.first_answer(&api).await? {
+        return Ok(first.into_response());
+    }
     let tenant = match request.tenant {
         Some(given) => given.map(|tenant| tenant.0),
         None => Some(caller.limit_to(None)?.unwrap_or_else(|| DEFAULT_TENANT.to_owned())),
     };
     let group = new_group(&api, tenant, request.name.0, request.rate_limits, request.max_in_flight);
-    match save(&api, &caller, &author, None, group).await? {
-        Saved::Made(made) => Ok(shown(StatusCode::CREATED, &made)),
-        Saved::Taken | Saved::Outdated => {
+    let recorded = |activity: Activity, group: &LimitGroup| {
+        let mut first = FirstAnswer::new(StatusCode::CREATED, &view(group))?;
+        (first.location, first.etag) = (Some(path(group)), Some(etag(group)));
+        idempotency.creation(activity, &first, group.created_at)
+    };
+    match save(&api, &caller, &author, None, group, recorded).await? {
+        GroupChange::Made(made) => Ok(shown(StatusCode::CREATED, &made)),
+        // Another request with the same idempotency key has created a group first.
+        GroupChange::Before(stored) => Ok(idempotency.read(stored)?.into_response()),
+        GroupChange::Full => Err(full()),
+        GroupChange::Taken | GroupChange::Outdated => {
             Err(Problem::conflict("a limit group of the tenant has this name: choose another one"))
         }
     }
@@ -252,13 +264,14 @@ pub(crate) async fn edit(
         if let Some(max_in_flight) = patch.max_in_flight {
             edited.max_in_flight = max_in_flight;
         }
-        match save(&api, &caller, &author, Some(&current), edited).await? {
-            Saved::Made(made) => return Ok(shown(StatusCode::OK, &made)),
-            Saved::Taken => return Err(Problem::conflict("another limit group of the tenant has this name")),
-            Saved::Outdated => {}
+        match save(&api, &caller, &author, Some(&current), edited, unkeyed).await? {
+            GroupChange::Made(made) => return Ok(shown(StatusCode::OK, &made)),
+            GroupChange::Taken => return Err(Problem::conflict("another limit group of the tenant has this name")),
+            GroupChange::Full => return Err(full()),
+            GroupChange::Before(_) | GroupChange::Outdated => {}
         }
     }
-    Err(crowded())
+    Err(crowded(RESOURCE))
 }
 
 /// Delete a limit group
@@ -297,7 +310,7 @@ pub(crate) async fn delete(
             GroupDeletion::Outdated => {}
         }
     }
-    Err(crowded())
+    Err(crowded(RESOURCE))
 }
 
 /// Create or replace a limit group by its name
@@ -331,7 +344,7 @@ pub(crate) async fn put(
     caller: Caller,
     PathName { tenant, name }: PathName,
     author: Author,
-    (if_match, if_none_match): (IfMatch, IfNoneMatch),
+    preconditions: Preconditions,
     _: Query<()>,
     Body(request): Body<LimitGroupReplacement>,
 ) -> ApiResult<Response> {
@@ -341,25 +354,21 @@ pub(crate) async fn put(
     check_may_change_group(&caller, group.tenant.as_deref())?;
     for _ in 0..ROUNDS {
         let current = api.store.limit_group_named(group.tenant.as_deref(), &group.name).await?;
-        let replacement = match &current {
-            None => {
-                if_match.check_absent()?;
-                group.clone()
-            }
+        preconditions.check(current.as_deref().map(etag))?;
+        let (status, replacement) = match &current {
+            None => (StatusCode::CREATED, group.clone()),
             Some(current) => {
-                if_none_match.check(&etag(current))?;
-                if_match.check(&etag(current))?;
                 let (id, created_at, updated_at) = (current.id, current.created_at, current.updated_at);
-                LimitGroup { id, created_at, updated_at, ..group.clone() }
+                (StatusCode::OK, LimitGroup { id, created_at, updated_at, ..group.clone() })
             }
         };
-        let status = if current.is_none() { StatusCode::CREATED } else { StatusCode::OK };
-        match save(&api, &caller, &author, current.as_deref(), replacement).await? {
-            Saved::Made(made) => return Ok(shown(status, &made)),
-            Saved::Taken | Saved::Outdated => {}
+        match save(&api, &caller, &author, current.as_deref(), replacement, unkeyed).await? {
+            GroupChange::Made(made) => return Ok(shown(status, &made)),
+            GroupChange::Full => return Err(full()),
+            GroupChange::Before(_) | GroupChange::Taken | GroupChange::Outdated => {}
         }
     }
-    Err(crowded())
+    Err(crowded(RESOURCE))
 }
 
 fn new_group(
@@ -381,23 +390,23 @@ fn new_group(
     }
 }
 
-enum Saved {
-    Made(Arc<LimitGroup>),
-    Taken,
-    Outdated,
+/// For a change without an idempotency key.
+fn unkeyed(activity: Activity, _: &LimitGroup) -> ApiResult<Creation> {
+    Ok(activity.into())
 }
 
-/// Stores a new group or an edit of `current`, and announces it.
+/// Stores a new group or an edit of `current`, and announces it. `recorded_with` makes what is stored with the activity.
 async fn save(
     api: &ApiState,
     caller: &Caller,
     author: &Author,
     current: Option<&LimitGroup>,
     mut group: LimitGroup,
-) -> ApiResult<Saved> {
+    recorded_with: impl FnOnce(Activity, &LimitGroup) -> ApiResult<Creation>,
+) -> ApiResult<GroupChange> {
     check_may_change_group(caller, group.tenant.as_deref())?;
     let saved = if current == Some(&group) {
-        Arc::new(group)
+        GroupChange::Made(Arc::new(group))
     } else {
         let now = api.clock.now();
         group.updated_at = current.map_or(now, |current| now.max(current.updated_at + TICK));
@@ -412,18 +421,18 @@ async fn save(
             }
         };
         let activity = recorded(author.does(action, now), &group).changing(before, after);
-        match api.store.set_limit_group(current.map(|current| current.updated_at), group, activity).await? {
-            GroupChange::Made(made) => made,
-            GroupChange::Outdated => return Ok(Saved::Outdated),
-            GroupChange::Taken => return Ok(Saved::Taken),
-            GroupChange::Full => {
-                return Err(Problem::conflict("the tenant has as many limit groups as it may have: delete one first"));
-            }
-        }
+        let creation = recorded_with(activity, &group)?;
+        api.store.set_limit_group(current.map(|current| current.updated_at), group, creation).await?
     };
     // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
-    api.announce_group(&saved).await;
-    Ok(Saved::Made(saved))
+    if let GroupChange::Made(made) = &saved {
+        api.announce_group(made).await;
+    }
+    Ok(saved)
+}
+
+fn full() -> Problem {
+    Problem::conflict("the tenant has as many limit groups as it may have: delete one first")
 }
 
 /// The values for the activity log.
@@ -443,19 +452,16 @@ pub(crate) async fn find(api: &ApiState, caller: &Caller, id: LimitGroupId) -> A
     found.ok_or_else(|| Problem::not_found(format!("there is no limit group {id}")))
 }
 
-fn crowded() -> Problem {
-    Problem::conflict("other requests keep changing this limit group; try again")
+fn etag(group: &LimitGroup) -> String {
+    if_match::etag(group.updated_at.as_nanos())
 }
 
-fn etag(group: &LimitGroup) -> String {
-    format!("\"{:x}\"", group.updated_at.as_nanos())
+fn path(group: &LimitGroup) -> String {
+    format!("/v1/limit-groups/{}", group.id)
 }
 
 fn shown(status: StatusCode, group: &LimitGroup) -> Response {
-    let etag = [(header::ETAG, etag(group))];
-    let created = status == StatusCode::CREATED;
-    let location = created.then(|| AppendHeaders([(header::LOCATION, format!("/v1/limit-groups/{}", group.id))]));
-    (status, etag, location, Json(view(group))).into_response()
+    if_match::versioned(status, etag(group), path(group), view(group))
 }
 
 pub(crate) fn view(group: &LimitGroup) -> types::LimitGroup {

@@ -20,7 +20,7 @@ use weir_store::Created;
 
 use super::{
     activity::Author,
-    destinations::{Change, EDIT_ROUNDS, check_readable, commit, crowded, etag, etag_header, find, unstored},
+    destinations::{Change, check_readable, commit, etag, etag_header, find, unstored},
 };
 use crate::{
     auth::Caller,
@@ -29,7 +29,7 @@ use crate::{
         body::PathId,
         fields::object,
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed, secret_digest},
-        if_match::IfMatch,
+        if_match::{IfMatch, ROUNDS, crowded},
         query::Query,
         texts::{DestinationIdText, SecretText},
     },
@@ -106,7 +106,7 @@ pub(crate) async fn rotate(
     let (overlap_s, secret, force) =
         request.map_or((None, None, None), |request| (request.overlap_s, request.secret, request.force));
     let secret = secret.map(|secret| secret.0);
-    for _ in 0..EDIT_ROUNDS {
+    for _ in 0..ROUNDS {
         let current = find(&api, &caller, id).await?;
         if let Some(first) = idempotency.first_answer(&api).await? {
             return rotated_before(&api, &author, &current, first).await;
@@ -129,7 +129,7 @@ pub(crate) async fn rotate(
             Created::New(None) | Created::Before(_) | Created::Full => {}
         }
     }
-    Err(crowded())
+    Err(crowded("destination"))
 }
 
 /// Refuses a rotation that would drop a secret which still signs, as a second click does.

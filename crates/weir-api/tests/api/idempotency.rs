@@ -111,6 +111,19 @@ async fn a_repeated_creation_of_a_key_is_refused_with_its_id() {
 }
 
 #[tokio::test]
+async fn a_repeated_creation_of_a_limit_group_gets_the_first_answer() {
+    let server = server().await;
+    let (path, body) = ("/v1/limit-groups", json!({"name": "stripe", "max_in_flight": 5}));
+    let first = server.keyed(ROOT, "a key", path, &body).await;
+    let created = first.expect(StatusCode::CREATED);
+    assert_replayed(&first, &server.keyed(ROOT, "a key", path, &body).await);
+    assert_eq!(server.keyed(ROOT, "a key", path, &json!({"name": "other"})).await.pointers(), ["/idempotency-key"]);
+    server.keyed(OTHER, "a key", path, &body).await.problem(409);
+    assert_eq!(server.listed(path).await, 1);
+    assert_eq!(first.header("location"), format!("{path}/{}", created["id"].as_str().unwrap()));
+}
+
+#[tokio::test]
 async fn a_repeated_replay_gets_the_first_answer() {
     let server = server().await;
     let body = json!({"tenant": "acme"});

@@ -2,6 +2,7 @@
 
 pub(crate) mod backlog;
 mod charts;
+mod group_names;
 pub(crate) mod limits;
 pub(crate) mod limits_form;
 pub(crate) mod now;

@@ -256,7 +256,7 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     match visit.api.post::<LimitGroup>(&ApiPath::of(["limit-groups"]), &body).await {
         Ok(made) => {
             let done =
-                format!("{} is created. Put its id into the settings of the destinations that share it.", made.name);
+                format!("{} is created. Put its name into the settings of the destinations that share it.", made.name);
             visit.redirect(&format!("{PATH}/{}", made.id), Some(Flash::done(done)))
         }
         Err(refusal) if is_shown(&refusal) => {

@@ -104,7 +104,28 @@ async fn the_advice_follows_the_reason() {
         "07:31:00</time> (<time",
     ]);
     let paused = json!({"reason": "paused", "waits_for": {"reason": "pause", "by": "olga"}});
-    page_with(paused).await.has(&["Paused by olga. Deliveries wait."]);
+    page_with(paused).await.has(&["Paused by olga. Deliveries wait. A resume sends the "]);
+}
+
+#[tokio::test]
+async fn a_member_of_a_limit_group_is_told_its_share_and_a_paused_one_that_it_is_paused() {
+    let api = api("operate", |shown| {
+        (shown["limit_group"], shown["weight"], shown["paused"]) = (json!("lgr_1"), json!(2), json!(true));
+    });
+    let other = |id: &str, backlog: u64| json!({"id": id, "backlog": backlog, "share_per_s": 4.0});
+    let members = json!([other("dst_1", 9), other("dst_2", 9), other("dst_3", 9), other("dst_4", 0)]);
+    let group = json!({"name": format!("stripe {XSS}"), "configured_per_s": 10.0, "members": 4, "data": members});
+    api.on("GET", "/v1/limit-groups/lgr_1/overview", 200, group);
+    let page = api.dashboard().get(PAGE).await;
+    page.has(&[
+        "It shares 10/s of stripe ",
+        " with 2 others that have a backlog: about 4/s.",
+        "It is paused: nothing is sent until it is resumed.",
+    ]);
+    page.has_not(&[XSS]);
+    // A key that is bound to a tenant may not see the group.
+    api.on("GET", "/v1/limit-groups/lgr_1/overview", 404, problem("Not found", "there is no limit group lgr_1"));
+    api.dashboard().get(PAGE).await.has(&["with the weight 2.</p>"]);
 }
 
 #[tokio::test]

@@ -312,3 +312,42 @@ async fn the_form_turns_the_pace_on_with_its_bounds_and_off() {
     let page = browser.post(PAGE, &format!("{common}&adaptive=on&pace_min=5&pace_max=2")).await;
     page.has(&["Never faster than", "Must be at least"]);
 }
+
+#[tokio::test]
+async fn a_limit_group_is_shown_and_typed_by_its_name() {
+    let api = api("operate");
+    let mut member = destination();
+    member["limit_group"] = json!("lgr_9");
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], member);
+    let group = |id: &str, name: &str, tenant: Value| json!({"id": id, "name": name, "tenant": tenant});
+    let groups = json!([
+        group("lgr_1", "Stripe", Value::Null),
+        group("lgr_2", "Foreign", json!("acme")),
+        group("lgr_3", &format!("Mine {XSS}"), json!("default")),
+    ]);
+    api.on("GET", "/v1/limit-groups", 200, json!({"data": groups, "next_cursor": "c2"}));
+    // Not on the first page.
+    api.on("GET", "/v1/limit-groups/lgr_9", 200, group("lgr_9", "Old", json!("default")));
+    let second = json!({"data": [group("lgr_9", "Old", json!("default")), group("lgr_4", "Stripe", json!("default"))], "next_cursor": null});
+    api.on("GET", "/v1/limit-groups?limit=200&cursor=c2", 200, second);
+    let browser = api.dashboard();
+    let page = browser.get(PAGE).await;
+    page.has(&[
+        "name=\"limit_group\" value=\"Old\"",
+        "/limit-groups/lgr_9\">Old</a>",
+        "<option value=\"Stripe\">",
+        "Mine ",
+    ]);
+    page.has_not(&["Foreign", XSS]);
+
+    api.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
+    let form = "name=a&url=https://example.com&event_types=*&style=standard&weight=1&limit_group=";
+    // That of the tenant comes before the one for all tenants, wherever it is in the list.
+    for (typed, id) in [("Stripe", json!("lgr_4")), ("lgr_7", json!("lgr_7")), ("", Value::Null)] {
+        browser.post(PAGE, &format!("{form}{typed}")).await;
+        assert_eq!(api.seen("PATCH", "/v1/destinations/dst_1").pop().unwrap().body["limit_group"], id, "{typed}");
+    }
+    let refused = browser.post(PAGE, &format!("{form}Foreign")).await;
+    assert_eq!(refused.status, http::StatusCode::UNPROCESSABLE_ENTITY);
+    refused.has(&["No limit group that this destination may join is named Foreign.", "value=\"Foreign\""]);
+}

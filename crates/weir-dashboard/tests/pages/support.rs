@@ -67,6 +67,7 @@ impl FakeApi {
             "version": "0.1.0",
         });
         api.on("GET", "/v1/me", 200, me);
+        api.on("GET", "/v1/limit-groups", 200, json!({"data": [], "next_cursor": null}));
         api.on("GET", "/v1/overview/history", 200, json!({"as_of": "2025-11-21T07:30:00.000Z", "data": []}));
         api
     }

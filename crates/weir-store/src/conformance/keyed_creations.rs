@@ -1,12 +1,13 @@
 //! Creations with an idempotency key: the first answer is kept, and a repetition creates nothing.
 
 use weir_core::{
+    LimitGroup,
     activity::{Action, Activity},
     retention::ANSWERS_KEPT,
 };
 
-use super::*;
-use crate::{Created, Creation, KeyedAnswer, NewReplay};
+use super::{limit_groups::group, *};
+use crate::{Created, Creation, GroupChange, KeyedAnswer, NewReplay};
 
 /// The answer of a request with a key, `second` seconds after [`NOW`].
 fn answer(key: u8, request: u8, second: u64) -> KeyedAnswer {
@@ -36,6 +37,14 @@ pub async fn a_repeated_creation_returns_the_first_answer_and_creates_nothing(su
     let repeated = subject.store.create_api_key(a_key(), answered(Action::KeyCreated, &again)).await.expect("create");
     assert_eq!(repeated, Created::Before(first.clone()));
     assert_eq!(subject.store.api_keys().await.expect("read"), []);
+    // The answer counts even where the name is taken by now: by the group of the first request.
+    let group_of = async |number, answer| {
+        let creation = answered(Action::LimitGroupCreated, answer);
+        let group = LimitGroup { name: "one".to_owned(), ..group(number) };
+        subject.store.set_limit_group(None, group, creation).await.expect("create")
+    };
+    assert_eq!(group_of(1, &again).await, GroupChange::Before(first.clone()));
+    assert_eq!(subject.store.limit_group_named(None, "one").await.expect("read"), None);
     let repeated = subject.store.record_activity(answered(Action::DestinationTested, &again)).await.expect("record");
     assert_eq!(repeated, Created::Before(first));
 
@@ -43,6 +52,11 @@ pub async fn a_repeated_creation_returns_the_first_answer_and_creates_nothing(su
     let other = answer(2, 1, 3);
     assert!(subject.store.create_replay(replay(), 0, answered(Action::ReplayCreated, &other)).await.is_ok());
     assert!(subject.store.replay(replay_id(1)).await.expect("read").is_some());
+    let third = answer(3, 1, 4);
+    assert!(matches!(group_of(1, &third).await, GroupChange::Made(_)));
+    assert_eq!(group_of(2, &third).await, GroupChange::Before(third.clone()));
+    assert_eq!(group_of(2, &answer(4, 1, 5)).await, GroupChange::Taken);
+    assert_eq!(subject.store.keyed_answer([4; 32], NOW).await.expect("read"), None, "a refused request stores nothing");
 }
 
 pub async fn twenty_concurrent_creations_with_one_key_create_once(subject: Subject) {

@@ -8,7 +8,7 @@ use weir_core::{
 use super::*;
 use crate::{GroupChange, GroupDeletion, MAX_LEFT_HOMES, Membership};
 
-fn group(number: u128) -> LimitGroup {
+pub(super) fn group(number: u128) -> LimitGroup {
     LimitGroup {
         id: LimitGroupId::new(NOW, number),
         tenant: None,
@@ -32,7 +32,7 @@ fn member(number: u128, of: u128) -> Destination {
 
 impl Subject {
     async fn set_group(&self, expected: Option<Timestamp>, group: LimitGroup) -> GroupChange {
-        self.store.set_limit_group(expected, group, activity()).await.expect("set")
+        self.store.set_limit_group(expected, group, activity().into()).await.expect("set")
     }
 
     async fn make_groups(&self, numbers: impl IntoIterator<Item = u128>) {
@@ -100,7 +100,7 @@ pub async fn the_name_of_a_limit_group_is_taken_once_in_its_tenant(subject: Subj
     assert_eq!(subject.store.limit_group_named(None, "Stripe").await.expect("read"), None);
     let calls = (20..40u128).map(|number| {
         let (store, made) = (Arc::clone(&subject.store), LimitGroup { name: "once".to_owned(), ..group(number) });
-        tokio::spawn(async move { store.set_limit_group(None, made, activity()).await.expect("set") })
+        tokio::spawn(async move { store.set_limit_group(None, made, activity().into()).await.expect("set") })
     });
     let mut made = 0;
     for call in calls.collect::<Vec<_>>() {

@@ -20,7 +20,7 @@ use weir_store::NamedCreation;
 
 use super::{
     created, creation_of,
-    edits::{Change, EDIT_ROUNDS, check_may_change, check_may_route, commit, crowded},
+    edits::{Change, check_may_change, check_may_route, commit},
     etag, etag_header, full,
     limit_group::check_may_move,
     new_destination,
@@ -34,7 +34,7 @@ use crate::{
     readers::{
         body::Body,
         fields::{Read, object_schema},
-        if_match::{IfMatch, IfNoneMatch},
+        if_match::{Preconditions, ROUNDS, crowded},
         query::Query,
         texts::{AnyTenantText, Text as _},
     },
@@ -136,36 +136,30 @@ pub(crate) async fn put(
     caller: Caller,
     PathName { tenant, name }: PathName,
     author: Author,
-    (if_match, if_none_match): (IfMatch, IfNoneMatch),
+    preconditions: Preconditions,
     _: Query<()>,
     Body(DestinationReplacement(mut body)): Body<DestinationReplacement>,
 ) -> ApiResult<Response> {
     check_may_change(&caller, &tenant)?;
     body["tenant"] = tenant.as_str().into();
     body["name"] = name.as_str().into();
-    for _ in 0..EDIT_ROUNDS {
-        match api.store.named_destinations(&tenant, &name).await?.as_slice() {
-            [] => {
-                if_match.check_absent()?;
-                if let Some(response) = create(&api, &caller, &author, body.clone()).await? {
-                    return Ok(response);
-                }
+    for _ in 0..ROUNDS {
+        let named = api.store.named_destinations(&tenant, &name).await?;
+        if named.len() > 1 {
+            let detail = format!("several destinations of the tenant are named `{name}`: rename all but one");
+            return Err(Problem::conflict(detail));
+        }
+        preconditions.check(named.first().map(|current| etag(current)))?;
+        if let Some(current) = named.first() {
+            if let Some(destination) = replace(&api, &caller, &author, current, body.clone()).await? {
+                let view = shown(&api, &destination).await?;
+                return Ok((etag_header(&destination), Json(view)).into_response());
             }
-            [current] => {
-                if_none_match.check(&etag(current))?;
-                if_match.check(&etag(current))?;
-                if let Some(destination) = replace(&api, &caller, &author, current, body.clone()).await? {
-                    let view = shown(&api, &destination).await?;
-                    return Ok((etag_header(&destination), Json(view)).into_response());
-                }
-            }
-            _ => {
-                let detail = format!("several destinations of the tenant are named `{name}`: rename all but one");
-                return Err(Problem::conflict(detail));
-            }
+        } else if let Some(response) = create(&api, &caller, &author, body.clone()).await? {
+            return Ok(response);
         }
     }
-    Err(crowded())
+    Err(crowded("destination"))
 }
 
 /// `None` if another request has created the destination meanwhile.

@@ -21,14 +21,11 @@ use super::{
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, ProblemKind},
-    readers::if_match::IfMatch,
+    readers::if_match::{IfMatch, ROUNDS, crowded},
     resources::activity::{Author, destination_action, destination_changes},
     state::ApiState,
 };
 
-/// How often an edit is tried while other requests edit the same destination. In each round one of these requests
-/// succeeds.
-pub(crate) const EDIT_ROUNDS: usize = 64;
 /// `updated_at` is shown in milliseconds, and two versions of a destination must show different values.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -71,7 +68,7 @@ async fn replace(
     Requested { id, if_match, caller, author, ends }: Requested<'_>,
     edit: impl Fn(&Destination) -> ApiResult<(Settings, Option<Temporary>)>,
 ) -> ApiResult<(Arc<Destination>, Arc<Destination>)> {
-    for _ in 0..EDIT_ROUNDS {
+    for _ in 0..ROUNDS {
         let current = find(api, caller, id).await?;
         if_match.check(&etag(&current))?;
         check_readable(&current)?;
@@ -95,7 +92,7 @@ async fn replace(
             return Ok((current, destination));
         }
     }
-    Err(crowded())
+    Err(crowded("destination"))
 }
 
 /// The conditions that an edit ends even if it changes no setting.
@@ -218,9 +215,4 @@ pub(super) fn check_may_change(caller: &Caller, tenant: &str) -> ApiResult<()> {
 
 pub(super) fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
     now.max(updated_at + TICK)
-}
-
-/// The refusal of an edit that lost every round against others.
-pub(crate) fn crowded() -> Problem {
-    Problem::conflict("other requests keep editing this destination; try again")
 }

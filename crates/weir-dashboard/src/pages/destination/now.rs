@@ -5,8 +5,8 @@ use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
 use weir_api_types::{
-    self as types, Advice, Binding, DestinationHealth, DestinationOverview, HealthAttempts, HealthLatency, LastFailure,
-    OverviewRow,
+    self as types, Advice, Binding, Destination, DestinationHealth, DestinationOverview, HealthAttempts, HealthLatency,
+    LastFailure, LimitGroupOverview, OverviewRow,
 };
 use weir_core::{Timestamp, access::Role, stall::Fault};
 
@@ -161,7 +161,7 @@ impl Live {
             Some("held") if self.head.destination.hold.is_some() => format!("It is held{because}."),
             Some("held") => format!("The receiver asked Weir to wait{because}."),
             Some("breaker") => format!("The breaker is open because the receiver fails{because}."),
-            Some("paused") => format!("{}. Deliveries wait.", self.paused()),
+            Some("paused") => format!("{}. Deliveries wait. {}", self.paused(), self.when_resumed()),
             Some("ordered") => "Deliveries wait for an earlier one with the same ordering key.".to_owned(),
             Some(reason) if let Some(fault) = Fault::named(reason) => {
                 format!("Weir does not send, or not as fast as it may: {}.", fault.sentence())
@@ -180,6 +180,22 @@ impl Live {
             (Some(reason), _) => format!("Weir paused it: {reason}"),
             (None, Some(by)) => format!("Paused by {by}"),
             (None, None) => "It is paused".to_owned(),
+        }
+    }
+
+    /// What a resume would do with what waits.
+    fn when_resumed(&self) -> String {
+        let row = &self.state.row;
+        let waiting = row.backlog.count();
+        match row.configured_per_s {
+            _ if self.head.destination.settings.limit_group.is_some() => {
+                format!("A resume sends the {waiting} that wait within its limits and its share of its limit group.")
+            }
+            Some(rate) if rate > 0.0 => {
+                let time = (row.backlog as f64 / rate).seconds();
+                format!("A resume sends the {waiting} that wait at up to {}, so in {time} or more.", rate.per_s())
+            }
+            _ => format!("A resume sends the {waiting} that wait at once: no limit is set."),
         }
     }
 
@@ -227,6 +243,8 @@ struct NowPage {
     frame: Frame,
     live: Live,
     editor: Editor,
+    /// What it may send of the rate of its limit group.
+    share: Option<String>,
 }
 
 #[derive(Template)]
@@ -246,6 +264,16 @@ async fn read(visit: &Visit, id: &str, window: &'static str) -> Result<(Me, Live
     Ok((me, Live { head, state, health, window }))
 }
 
+/// `None`: it is in no group, the group is unlimited, or the caller does not see it.
+async fn share(visit: &Visit, destination: &Destination) -> Result<Option<String>, Refusal> {
+    let Some(group) = &destination.settings.limit_group else { return Ok(None) };
+    match visit.api.get::<LimitGroupOverview>(&ApiPath::of(["limit-groups", group, "overview"])).await {
+        Ok(overview) => Ok(overview.share_in_words(&destination.id, |rate| rate.per_s().to_string())),
+        Err(refusal) if refusal.status == StatusCode::NOT_FOUND => Ok(None),
+        Err(refusal) => Err(refusal),
+    }
+}
+
 pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(view): Query<View>) -> Answered {
     page(&visit, &id, &view, StatusCode::OK, None).await
 }
@@ -259,13 +287,14 @@ pub(super) async fn page(
     typed: Option<(Editor, Option<types::Preview>)>,
 ) -> Answered {
     let (me, live) = read(visit, id, view.window()).await?;
+    let share = share(visit, &live.head.destination).await?;
     let editor = match typed {
         Some((editor, preview)) => editor.on(&live.head, preview),
         None => Editor::of(&live.head).reverting_to(&view.was),
     };
     let title = live.head.destination.label().to_owned();
     let frame = visit.frame(me, Section::None, title).live(format!("?destination={}", live.head.destination.id));
-    visit.page_with(status, &NowPage { frame, live, editor })
+    visit.page_with(status, &NowPage { frame, live, editor, share })
 }
 
 pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(view): Query<View>) -> Answered {

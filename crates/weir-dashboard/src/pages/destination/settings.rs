@@ -10,6 +10,7 @@ use weir_core::access::Role;
 
 use super::{
     Head, Tab,
+    group_names::{self, GroupNames},
     settings_errors::faults_of,
     settings_fields::{Field, GROUPS, Group, Kind, WAY_OUT},
     settings_form::{SettingsText as _, filter},
@@ -71,6 +72,7 @@ struct SettingsPage {
     frame: Frame,
     head: Head,
     form: Fields,
+    groups: GroupNames,
     shown: Shown,
 }
 
@@ -129,11 +131,16 @@ async fn page(visit: &Visit, id: &str, status: StatusCode, shown: Shown) -> Answ
     let call = Call::get(&path);
     let (me, answer) = tokio::try_join!(visit.me(), visit.api.send(&call))?;
     let destination: Destination = answer.read()?;
-    let form = shown.typed.clone().unwrap_or_else(|| destination.settings.fields());
+    let settings = &destination.settings;
+    let groups = group_names::names(visit, &settings.tenant, settings.limit_group.as_deref()).await?;
+    let form = shown
+        .typed
+        .clone()
+        .unwrap_or_else(|| settings.fields().with("limit_group", groups.own.clone().unwrap_or_default()));
     let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
     let frame = visit.frame(me, Section::None, format!("Settings of {}", destination.label()));
     let head = Head { base, destination, etag: answer.etag().unwrap_or_default(), tab: Tab::Settings, can_operate };
-    visit.page_with(status, &SettingsPage { frame, head, form, shown })
+    visit.page_with(status, &SettingsPage { frame, head, form, groups, shown })
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
@@ -143,7 +150,18 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
 pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let path = ApiPath::of(["destinations", &id]);
     let current: Destination = visit.api.get(&path).await?;
-    let edit = Call::new(Method::PATCH, &path).json(&current.settings.patch(&fields))?.if_match(fields.text("etag"))?;
+    let mut patch = current.settings.patch(&fields);
+    if let Some(named) = patch["limit_group"].as_str() {
+        let Some(group) = group_names::id_of(&visit, &current.settings.tenant, named).await? else {
+            let mut faults = Faults::default();
+            let text = format!("No limit group that this destination may join is named {named}.");
+            faults.add("limit_group", "Limit group", text);
+            let shown = Shown { typed: Some(fields), faults, ..Shown::default() };
+            return page(&visit, &id, StatusCode::UNPROCESSABLE_ENTITY, shown).await;
+        };
+        patch["limit_group"] = group.into();
+    }
+    let edit = Call::new(Method::PATCH, &path).json(&patch)?.if_match(fields.text("etag"))?;
     let refusal = match visit.api.send(&edit).await {
         Ok(_) => return visit.redirect(&format!("/destinations/{id}/settings"), Some(Flash::done("Settings saved."))),
         Err(refusal) => refusal,

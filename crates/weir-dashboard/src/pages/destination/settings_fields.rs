@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Lines,
     Tick,
     Choice(&'static [&'static str]),
+    /// A limit group, by its name.
+    LimitGroup,
 }
 
 pub(crate) struct Field {
@@ -111,8 +113,8 @@ pub(crate) const GROUPS: [Group; 9] = [
             field(
                 "limit_group",
                 "Limit group",
-                Kind::Wide,
-                "The id of the group whose limits it shares, beside its own: lgr_…; empty: none",
+                Kind::LimitGroup,
+                "The name of the group whose limits it shares, beside its own; empty: none",
             ),
             field(
                 "weight",
