@@ -8,7 +8,7 @@ use weir_core::{
 use super::*;
 use crate::{GroupChange, GroupDeletion, MAX_LEFT_HOMES, Membership};
 
-fn group(number: u128) -> LimitGroup {
+pub(super) fn group(number: u128) -> LimitGroup {
     LimitGroup {
         id: LimitGroupId::new(NOW, number),
         tenant: None,
@@ -35,7 +35,7 @@ impl Subject {
         self.store.set_limit_group(expected, group, activity()).await.expect("set")
     }
 
-    async fn make_groups(&self, numbers: impl IntoIterator<Item = u128>) {
+    pub(super) async fn make_groups(&self, numbers: impl IntoIterator<Item = u128>) {
         for number in numbers {
             assert!(matches!(self.set_group(None, group(number)).await, GroupChange::Made(_)));
         }
