@@ -174,6 +174,8 @@ impl ListPage {
 /// The figures of a group.
 struct Live {
     base: String,
+    /// Where programs reach the API.
+    url: String,
     shown: LimitGroupOverview,
     /// The last ones.
     reserved: Vec<Reservation>,
@@ -296,7 +298,7 @@ async fn read_live(visit: &Visit, id: &str) -> Result<Live, Refusal> {
     let reservations = ApiPath::of(["limit-groups", id, "reservations"]).with("limit", RESERVATIONS);
     let (shown, reserved): (_, List<Reservation>) =
         tokio::try_join!(visit.api.get(&overview), visit.api.get(&reservations))?;
-    Ok(Live { base: visit.site.base.clone(), shown, reserved: reserved.data })
+    Ok(Live { base: visit.site.base.clone(), url: visit.public_url(), shown, reserved: reserved.data })
 }
 
 async fn read(visit: &Visit, id: &str) -> Result<GroupPage, Refusal> {

@@ -294,10 +294,10 @@ async fn give_back(api: &ApiState, group: LimitGroupId, cost: u32, start: Timest
 fn above_limit(group: &LimitGroup, cost: u32) -> Problem {
     let detail = match group.rate_limits.too_low_for(cost) {
         Some(limit) => format!(
-            "must be at most {0}, the limit of {0} per {1} of {2}: split the call, or raise the limit",
+            "is above the limit of {0} per {1} of {2}: split the call, or raise the limit",
             limit.limit, limit.period, group.id
         ),
-        None => format!("must be lower: it is above a limit of {} that holds now", group.id),
+        None => format!("is above a limit of {} that holds now: split the call, or wait until the override ends", group.id),
     };
     Problem::invalid_field("/cost", detail)
 }
