@@ -25,7 +25,11 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 const LEFT_OUT: [(&str, &str, &str); 3] = [
     ("GET", "/v1/stream", "the answer has no end, and the fuzzer waits for it"),
     ("POST", "/v1/limit-groups/{id}/reservations", "it waits for a slot for as long as the fuzzer asks"),
-    ("POST", "/v1/limit-groups/by-name/{tenant}/{name}/reservations", "it waits for a slot for as long as the fuzzer asks"),
+    (
+        "POST",
+        "/v1/limit-groups/by-name/{tenant}/{name}/reservations",
+        "it waits for a slot for as long as the fuzzer asks",
+    ),
 ];
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with

@@ -297,7 +297,9 @@ fn above_limit(group: &LimitGroup, cost: u32) -> Problem {
             "is above the limit of {0} per {1} of {2}: split the call, or raise the limit",
             limit.limit, limit.period, group.id
         ),
-        None => format!("is above a limit of {} that holds now: split the call, or wait until the override ends", group.id),
+        None => {
+            format!("is above a limit of {} that holds now: split the call, or wait until the override ends", group.id)
+        }
     };
     Problem::invalid_field("/cost", detail)
 }
