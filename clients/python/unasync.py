@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "src" / "weir_client"
-FILES = {"async_client.py": "client.py", "async_transport.py": "transport.py"}
+FILES = {"async_client.py": "client.py", "async_slots.py": "slots.py", "async_transport.py": "transport.py"}
 HEADING = "# Made from {} by unasync.py: edit that file.\n"
 
 # In this order; each is a pattern and its replacement.
@@ -16,11 +16,13 @@ RULES = [
     (r"\bAsyncIterator\b", "Iterator"),
     (r"\bAsyncPages\b", "Pages"),
     (r"\bAsyncTransport\b", "Transport"),
+    (r"\bAsync(Limit|Slot)\b", r"\1"),
     (r"\bAsyncWeir\b", "Weir"),
     (r"\bhttpx\.AsyncClient\b", "httpx.Client"),
-    (r"\basync_transport\b", "transport"),
+    (r"\basync_(slots|transport)\b", r"\1"),
     (r"\bawait asyncio\.sleep\b", "time.sleep"),
     (r"import asyncio\nimport itertools\nimport random\n", "import itertools\nimport random\nimport time\n"),
+    (r"import asyncio\nimport time\n", "import time\n"),
     (r"\ban `async with` block\b", "a `with` block"),
     (r"\bseveral tasks\b", "several threads"),
     (r"\basync (def|with|for)\b", r"\1"),
@@ -31,10 +33,10 @@ RULES = [
 
 
 def made(source: str) -> str:
-    text = HEADING.format(source) + (FOLDER / source).read_text()
+    text = (FOLDER / source).read_text()
     for pattern, replacement in RULES:
         text = re.sub(pattern, replacement, text)
-    return text
+    return HEADING.format(source) + text
 
 
 def main() -> int:

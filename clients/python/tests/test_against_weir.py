@@ -299,6 +299,20 @@ class AgainstWeir(unittest.TestCase):
         preview = groups.preview(made["id"], rate_limits=[{"limit": 20, "period": "second"}])
         self.assertGreater(preview["effective_per_s"] or 0, preview["now"]["effective_per_s"] or 0)
         self.assertEqual(groups.audit(made["id"])["sends"], 0)
+        reserved = groups.reserve(made["id"], wait_ms=5_000)
+        groups.reserve_by_name("default", name, wait_ms=5_000)
+        with self.weir.limit(name).slot(width_ms=2_500):
+            pass
+        self.assertIn(reserved["id"], [one["id"] for one in groups.reservations(made["id"])])
+        # A slot begins soon after it is given: on a busy machine it has begun before it is given back.
+        is_given = True
+        while is_given:
+            slot = groups.reserve(made["id"], wait_ms=5_000)
+            try:
+                groups.give_back(made["id"], slot["id"])
+                is_given = False
+            except Conflict:
+                pass
         with self.assertRaises(Conflict):
             groups.delete(made["id"])
         self.weir.destinations.delete(member["id"])

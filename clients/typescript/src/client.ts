@@ -1,5 +1,6 @@
 /** The client: one group of methods for each resource of the API. */
 
+import { Limit } from "./slots.js";
 import { ApiError, BatchRefused, type Problem, refusal } from "./errors.js";
 import { type Answer, type Method, type Parts, type RequestOptions, Transport } from "./transport.js";
 import type {
@@ -63,6 +64,9 @@ import type {
   ReceivedRequest,
   Replay,
   ReplayFilter,
+  Reservation,
+  ReservationRequest,
+  ReservedSlot,
   Secret,
   SecretRotation,
   Shedding,
@@ -115,7 +119,7 @@ export class Pages<Row> implements AsyncIterable<Row> {
 }
 
 class Resource {
-  constructor(private readonly transport: Transport) {}
+  constructor(protected readonly transport: Transport) {}
 
   protected send(method: Method, route: string, parts?: Parts, options?: RequestOptions): Promise<Answer> {
     return this.transport.send(method, route, parts, options);
@@ -142,17 +146,20 @@ export class Weir extends Resource {
   readonly eventTypes: EventTypes;
   readonly limitGroups: LimitGroups;
   readonly activity: ActivityLog;
+  private readonly sleep: (ms: number) => Promise<void>;
 
   constructor(options: Options = {}) {
+    const sleep = options.sleep ?? ((ms: number) => new Promise<void>((done) => setTimeout(done, ms)));
     const transport = new Transport({
       url: options.url ?? "http://127.0.0.1:8080",
       key: options.key,
       timeoutMs: options.timeoutMs ?? 30_000,
       retries: options.retries ?? 4,
       fetch: options.fetch ?? globalThis.fetch,
-      sleep: options.sleep ?? ((ms) => new Promise((done) => setTimeout(done, ms))),
+      sleep,
     });
     super(transport);
+    this.sleep = sleep;
     this.events = new Events(transport);
     this.destinations = new Destinations(transport);
     this.deliveries = new Deliveries(transport);
@@ -163,6 +170,14 @@ export class Weir extends Resource {
     this.eventTypes = new EventTypes(transport);
     this.limitGroups = new LimitGroups(transport);
     this.activity = new ActivityLog(transport);
+  }
+
+  /**
+   * A limit group, by id or name, from which this program takes slots for its own calls. The tenant `*`: a group whose
+   * members may be of any tenant.
+   */
+  limit(group: string, options: { tenant?: string } = {}): Limit {
+    return new Limit(this.transport, this.sleep, group, options.tenant ?? "default");
   }
 
   /** Every destination with its backlog, rates and the reason why it is not faster. */
@@ -563,6 +578,30 @@ class LimitGroups extends Resource {
   /** Deletes the group, which must have no members. */
   async delete(id: string, options: { ifMatch?: string } = {}): Promise<void> {
     await this.send("DELETE", "/v1/limit-groups/{id}", { id }, { headers: ifMatch(options) });
+  }
+
+  /**
+   * Reserves a slot for a call of your own, which must start in it. `Weir.limit` also waits for its start. Without a slot
+   * in time it throws `Unavailable`, with `nextAt`. `wait_ms` must be shorter than `timeoutMs`.
+   */
+  reserve(id: string, wanted: ReservationRequest = {}): Promise<ReservedSlot> {
+    return this.call("POST", "/v1/limit-groups/{id}/reservations", { id }, { body: wanted, retries: 0 });
+  }
+
+  /** The same by the name of the group, for keys that may not list groups. */
+  reserveByName(tenant: string, name: string, wanted: ReservationRequest = {}): Promise<ReservedSlot> {
+    const route = "/v1/limit-groups/by-name/{tenant}/{name}/reservations";
+    return this.call("POST", route, { tenant, name }, { body: wanted, retries: 0 });
+  }
+
+  /** The slots that callers outside Weir have reserved, those that end last first. */
+  reservations(id: string, range: Range = {}): Pages<Reservation> {
+    return new Pages((query) => this.call("GET", "/v1/limit-groups/{id}/reservations", { id }, { query }), range);
+  }
+
+  /** Gives a slot back before it starts. */
+  async giveBack(id: string, rid: string): Promise<void> {
+    await this.send("DELETE", "/v1/limit-groups/{id}/reservations/{rid}", { id, rid });
   }
 
   /** The group and its members: the share of each, and why it is not sent faster. */

@@ -35,6 +35,7 @@ export interface Problem {
   status?: number;
   detail?: string;
   errors?: FieldError[];
+  next_at?: string;
 }
 
 /** A refusal of the server. */
@@ -43,6 +44,8 @@ export class ApiError extends WeirError {
   readonly title: string;
   readonly detail: string;
   readonly errors: FieldError[];
+  /** When a slot of the limit group is expected (RFC 3339), of a reservation that got none in time. */
+  readonly nextAt: string | null;
 
   constructor(
     readonly status: number,
@@ -59,6 +62,7 @@ export class ApiError extends WeirError {
     this.title = problem.title ?? `HTTP status ${status}`;
     this.detail = problem.detail ?? "";
     this.errors = errors;
+    this.nextAt = problem.next_at ?? null;
   }
 }
 
@@ -76,6 +80,9 @@ export class Conflict extends ApiError {}
 export class PreconditionFailed extends ApiError {}
 /** 429 and 503, after all retries: the server cannot take the request now. */
 export class Unavailable extends ApiError {}
+
+/** A reserved slot was over before its call could begin. The call was not made. */
+export class SlotMissed extends WeirError {}
 
 /** Events of a batch were refused. The others are stored. */
 export class BatchRefused extends WeirError {

@@ -2,5 +2,6 @@
 
 export { type BatchResult, Pages, type Options, Weir } from "./client.js";
 export * from "./errors.js";
+export { Limit, type SlotOptions } from "./slots.js";
 export type * from "./types.js";
 export { InvalidWebhook, type VerifyOptions, verifyWebhook } from "./webhooks.js";

@@ -17,6 +17,9 @@ export interface RequestOptions {
   query?: object;
   body?: unknown;
   headers?: Record<string, string>;
+  /** In place of those of the client. */
+  retries?: number;
+  timeoutMs?: number;
   /** The request may be repeated although it may have taken effect. */
   repeatable?: boolean;
 }
@@ -60,10 +63,10 @@ export class Transport {
     }
     let lastRefusal: ApiError | null = null;
     for (let attempt = 0; ; attempt++) {
-      const isLast = attempt >= this.connection.retries;
+      const isLast = attempt >= (options.retries ?? this.connection.retries);
       let pause = 0;
       try {
-        const response = await this.once(url, request);
+        const response = await this.once(url, request, options.timeoutMs ?? this.connection.timeoutMs);
         if (response.ok) return response;
         const { status, headers } = response;
         const retryAfter = retryAfterMs(headers);
@@ -83,9 +86,9 @@ export class Transport {
     }
   }
 
-  private async once(url: string, request: RequestInit) {
+  private async once(url: string, request: RequestInit, timeoutMs: number) {
     try {
-      const signal = AbortSignal.timeout(this.connection.timeoutMs);
+      const signal = AbortSignal.timeout(timeoutMs);
       const response = await this.connection.fetch(url, { ...request, signal });
       const text = await response.text();
       return { ok: response.ok, status: response.status, headers: response.headers, body: parsed(text) };

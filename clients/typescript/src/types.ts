@@ -40,6 +40,9 @@ export type NewLimitGroup = Schemas["LimitGroupRequest"];
 /** What an edit may set. Null restores the default of a field. */
 export type LimitGroupChanges = Schemas["LimitGroupPatch"];
 export type LimitGroupReplacement = Schemas["LimitGroupReplacement"];
+export type Reservation = Schemas["Reservation"];
+export type ReservationRequest = Schemas["ReservationRequest"];
+export type ReservedSlot = Schemas["ReservedSlot"];
 export type LimitGroupPreviewRequest = Schemas["LimitGroupPreviewRequest"];
 export type Shedding = Schemas["Shedding"];
 /** What is omitted or null is automatic. */

@@ -141,6 +141,15 @@ test("a limit group and its members", async () => {
   assert.ok(preview.effective_per_s > preview.now.effective_per_s);
   assert.equal((await weir.limitGroups.edit(group.id, { max_in_flight: 5 }, { ifMatch: version })).max_in_flight, 5);
   assert.equal((await weir.limitGroups.audit(group.id)).sends, 0);
+  const reserved = await weir.limitGroups.reserve(group.id, { wait_ms: 5_000 });
+  await weir.limitGroups.reserveByName("default", name, { wait_ms: 5_000 });
+  assert.equal(await weir.limit(name).slot(() => 7, { widthMs: 2_500 }), 7);
+  assert.ok((await all(weir.limitGroups.reservations(group.id))).some((one) => one.id === reserved.id));
+  // A slot begins soon after it is given: on a busy machine it has begun before it is given back.
+  for (let given = true; given; ) {
+    const slot = await weir.limitGroups.reserve(group.id, { wait_ms: 5_000 });
+    given = await weir.limitGroups.giveBack(group.id, slot.id).then(() => false, (error) => error instanceof Conflict);
+  }
   await assert.rejects(weir.limitGroups.delete(group.id));
   await weir.destinations.delete(member.id);
   await weir.limitGroups.delete(group.id);

@@ -5,7 +5,7 @@
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
 //!
 //! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `limit_group`, `list`,
-//! `problem`, `replay`, `shedding`, `simulation`; `references` names the schemas of requests.
+//! `problem`, `replay`, `reservation`, `shedding`, `simulation`; `references` names the schemas of requests.
 
 mod alert;
 mod audit;
@@ -21,6 +21,7 @@ mod list;
 mod problem;
 mod references;
 mod replay;
+mod reservation;
 mod shedding;
 mod simulation;
 
@@ -37,5 +38,6 @@ pub use limit_group::*;
 pub use list::*;
 pub use problem::*;
 pub use replay::*;
+pub use reservation::*;
 pub use shedding::*;
 pub use simulation::*;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::Timestamp;
 
-use crate::{Binding, RateLimit};
+use crate::{Binding, RateLimit, RecentReservations};
 
 /// A budget that several destinations share, because the receiver counts them as one account.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -61,6 +61,8 @@ pub struct LimitGroupOverview {
     pub as_of: Timestamp,
     #[serde(flatten)]
     pub row: LimitGroupRow,
+    /// What callers outside Weir take beside the members.
+    pub reservations: RecentReservations,
     /// The members that the key sees, the largest backlog first.
     #[schema(max_items = 1000)]
     pub data: Vec<LimitGroupMember>,

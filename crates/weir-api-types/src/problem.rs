@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_core::Timestamp;
 
 /// An RFC 9457 problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -21,6 +22,10 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(required = false, value_type = String, pattern = "^(bytes|class|pressure|client)$", example = "pressure")]
     pub reason: Option<String>,
+    /// When a slot of the limit group is expected, of a reservation that did not get one in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, value_type = String, format = DateTime, example = "2026-11-21T07:30:04.250Z")]
+    pub next_at: Option<Timestamp>,
     /// Every validation error of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]

@@ -186,6 +186,8 @@ const SECURITY_SCHEME: &str = "api_key";
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set, alerts::active,
         limit_groups::create, limit_groups::list, limit_groups::show, limit_groups::edit, limit_groups::delete,
+        limit_groups::reservations::create, limit_groups::reservations::create_by_name, limit_groups::reservations::list,
+        limit_groups::reservations::cancel,
         limit_groups::put, limit_groups::figures::overview, limit_groups::figures::show_preview, limit_groups::audit::show,
         event_types::list, event_types::show, event_types::put, event_types::delete,
         session::me, session::create, session::delete,
@@ -199,7 +201,7 @@ const SECURITY_SCHEME: &str = "api_key";
         texts::FailureStatesText, texts::IdempotencyKeyText, texts::LimitGroupIdText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
         overview::OrderText, overview::OverviewIdsText, overview::OverviewSearchText, overview::StandingText,
-        types::Snapshot, types::StreamChange, texts::ReplayIdText, texts::SearchText, texts::TenantText,
+        types::Snapshot, types::StreamChange, texts::ReplayIdText, texts::ReservationIdText, texts::SearchText, texts::TenantText,
         texts::TimeText, texts::AnyTenantText, alerts::ActiveAlertText
     )),
     servers(
@@ -355,7 +357,7 @@ mod tests {
         let cursors = parameters.flatten().filter(|parameter| parameter["name"] == "cursor");
         // That of event types is a name.
         let patterns: Vec<&str> = cursors.filter_map(|cursor| cursor["schema"]["pattern"].as_str()).collect();
-        assert_eq!((patterns.len(), BTreeSet::from_iter(&patterns).len()), (10, 10), "{patterns:?}");
+        assert_eq!((patterns.len(), BTreeSet::from_iter(&patterns).len()), (11, 11), "{patterns:?}");
     }
 
     #[test]

@@ -10,7 +10,11 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use utoipa::ToResponse;
 use weir_api_types::{self as types, FieldError};
-use weir_core::shed::{Class, Reason, Refusal};
+use weir_core::{
+    Timestamp,
+    shed::{Class, Reason, Refusal},
+};
+use weir_queue::ReserveError;
 use weir_store::StoreError;
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -36,6 +40,7 @@ pub(crate) enum ProblemKind {
     Invalid,
     TooManyFailures,
     TooMany,
+    NoSlot,
     Internal,
     Unavailable,
     Overloaded,
@@ -43,7 +48,7 @@ pub(crate) enum ProblemKind {
 
 impl ProblemKind {
     /// Every kind, for the OpenAPI document.
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::NotJson,
         Self::NoHost,
         Self::Unauthorized,
@@ -60,6 +65,7 @@ impl ProblemKind {
         Self::Invalid,
         Self::TooManyFailures,
         Self::TooMany,
+        Self::NoSlot,
         Self::Internal,
         Self::Unavailable,
         Self::Overloaded,
@@ -79,7 +85,7 @@ impl ProblemKind {
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::TooManyFailures | Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyFailures | Self::TooMany | Self::NoSlot => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unavailable | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -104,6 +110,7 @@ impl ProblemKind {
             Self::Invalid => "/docs#problem-invalid",
             Self::TooManyFailures => "/docs#problem-too-many-failures",
             Self::TooMany => "/docs#problem-too-many",
+            Self::NoSlot => "/docs#problem-no-slot",
             Self::Overloaded => "/docs#problem-overloaded",
             Self::Internal => "/docs#problem-internal",
             Self::Unavailable => "/docs#problem-unavailable",
@@ -128,6 +135,7 @@ impl ProblemKind {
             Self::Invalid => "The request is invalid",
             Self::TooManyFailures => "Too many keys were tried that are not valid",
             Self::TooMany => "As many requests of this client are in flight as it may have",
+            Self::NoSlot => "The limit group has no slot within the time that the request waits",
             Self::Overloaded => "The server has no room for the request now",
             Self::Internal => "Internal error",
             Self::Unavailable => "The server is temporarily unavailable",
@@ -167,8 +175,16 @@ pub(crate) struct Problem {
     failure: Option<Failure>,
     /// `Retry-After` in seconds, where it depends on the request.
     retry_after_s: Option<u32>,
-    /// Why there was no room for the request.
-    refusal: Option<Box<(Reason, Option<RateLimit>)>>,
+    refusal: Option<Box<Lack>>,
+}
+
+/// What was used up.
+#[derive(Debug, Clone, Copy)]
+enum Lack {
+    /// The room for requests.
+    Room(Reason, Option<RateLimit>),
+    /// The slots of a limit group. The next one is expected at this instant.
+    Slot(Timestamp),
 }
 
 impl Problem {
@@ -212,13 +228,22 @@ impl Problem {
         };
         let detail = format!("{detail}; nothing was done, so send the request again after `Retry-After`");
         let rate_limit = RateLimit { policy, limit, left: 0 };
-        let refusal = Some(Box::new((reason, Some(rate_limit))));
+        let refusal = Some(Box::new(Lack::Room(reason, Some(rate_limit))));
         Self { retry_after_s: Some(retry_after_s), refusal, ..Self::new(kind, detail) }
     }
 
     /// The refusal of a request for which there is no room, found later than in [`Self::shed`].
     pub(crate) fn no_room(reason: Reason, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { refusal: Some(Box::new((reason, None))), ..Self::new(ProblemKind::Overloaded, detail) }
+        Self { refusal: Some(Box::new(Lack::Room(reason, None))), ..Self::new(ProblemKind::Overloaded, detail) }
+    }
+
+    /// The refusal of a reservation: a slot is expected at `next_at`.
+    pub(crate) fn no_slot(next_at: Timestamp, now: Timestamp) -> Self {
+        let detail =
+            "no slot of the limit group is free within `wait_ms`: ask again after `Retry-After`, or wait longer";
+        let seconds = next_at.since(now).as_secs_f64().ceil().max(1.0) as u32;
+        let refusal = Some(Box::new(Lack::Slot(next_at)));
+        Self { retry_after_s: Some(seconds), refusal, ..Self::new(ProblemKind::NoSlot, detail) }
     }
 
     pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
@@ -255,12 +280,18 @@ impl Problem {
 
     /// The document that clients see.
     pub(crate) fn document(&self) -> types::Problem {
+        let (reason, next_at) = match self.refusal.as_deref() {
+            Some(Lack::Room(reason, _)) => (Some(reason.as_str().to_owned()), None),
+            Some(Lack::Slot(next_at)) => (None, Some(*next_at)),
+            None => (None, None),
+        };
         types::Problem {
             kind: self.kind.uri().to_owned(),
             title: self.kind.title().to_owned(),
             status: self.kind.status().as_u16(),
             detail: self.detail.clone().into_owned(),
-            reason: self.refusal.as_ref().map(|refusal| refusal.0.as_str().to_owned()),
+            reason,
+            next_at,
             errors: self.errors.clone(),
         }
     }
@@ -303,7 +334,7 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
-        if let Some((_, Some(rate_limit))) = self.refusal.as_deref() {
+        if let Some(Lack::Room(_, Some(rate_limit))) = self.refusal.as_deref() {
             rate_limit.add_to(&mut response, self.retry_after_s.unwrap_or(1));
         }
         response
@@ -346,6 +377,16 @@ impl Failure {
         } else {
             tracing::error!(%reason, request_id, route, "{message}");
         }
+    }
+}
+
+impl From<ReserveError> for Problem {
+    fn from(error: ReserveError) -> Self {
+        let failure =
+            Failure { message: "a slot could not be asked for", reason: error.to_string(), is_transient: true };
+        let problem =
+            Self::new(ProblemKind::Unavailable, "slots cannot be asked for now; no slot was taken: try again");
+        Self { failure: Some(failure), ..problem }
     }
 }
 

@@ -33,8 +33,10 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries,
         destinations::{self, temporary},
-        event_types, events, health, history, ingest, keys, limit_groups, overview, preview, purge, rate, replays,
-        secrets, session, shedding, simulate, status, stream, test_event, verify,
+        event_types, events, health, history, ingest, keys,
+        limit_groups::{self, reservations},
+        overview, preview, purge, rate, replays, secrets, session, shedding, simulate, status, stream, test_event,
+        verify,
     },
     shedding::{self as shed, Shedding},
     state::{Api, ApiState, Operations},
@@ -71,18 +73,22 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Opti
         // What reads much and changes nothing may be read from a replica.
         let handler = match route.work {
             Work::HeavyRead | Work::Audit if route.method != Method::GET => route.handler,
-            Work::Light => route.handler,
+            Work::Light | Work::Wait => route.handler,
             _ => route.handler.route_layer(middleware::from_fn(from_replica)),
         };
         let handler = match shedding.zip(route.class) {
             None => handler,
             Some((shedding, class)) => {
-                handler.route_layer(middleware::from_fn_with_state((shedding.clone(), class), shed::enter))
+                let state = (shedding.clone(), class);
+                match route.work {
+                    Work::Wait => handler.route_layer(middleware::from_fn_with_state(state, shed::enter_to_wait)),
+                    _ => handler.route_layer(middleware::from_fn_with_state(state, shed::enter)),
+                }
             }
         };
         let share = match route.work {
             Work::Light if route.class == Some(Class::Control) => Some(shares.changes.clone()),
-            Work::Light => None,
+            Work::Light | Work::Wait => None,
             Work::HeavyRead => Some(shares.heavy_reads.clone()),
             Work::Audit => Some(shares.audits.clone()),
             Work::Simulation => Some(shares.simulations.clone()),
@@ -144,6 +150,8 @@ enum Work {
     Audit,
     /// It is a `POST`, and changes nothing.
     Simulation,
+    /// It may wait for half a minute. Then it leaves its place among the requests of its class.
+    Wait,
 }
 
 /// One method of one path, and who may use it.
@@ -262,6 +270,19 @@ fn table() -> Vec<Route<Api>> {
         route(PATCH, "/v1/limit-groups/{id}", Role(Operate), Class::Control, limit_groups::edit),
         route(DELETE, "/v1/limit-groups/{id}", Role(Operate), Class::Control, limit_groups::delete),
         route(PUT, "/v1/limit-groups/by-name/{tenant}/{name}", Role(Operate), Class::Control, limit_groups::put),
+        route(POST, "/v1/limit-groups/{id}/reservations", Role(Ingest), Class::Ingest, reservations::create)
+            .of(Work::Wait),
+        route(
+            POST,
+            "/v1/limit-groups/by-name/{tenant}/{name}/reservations",
+            Role(Ingest),
+            Class::Ingest,
+            reservations::create_by_name,
+        )
+        .of(Work::Wait),
+        route(GET, "/v1/limit-groups/{id}/reservations", Role(Read), Class::Read, reservations::list)
+            .of(Work::HeavyRead),
+        route(DELETE, "/v1/limit-groups/{id}/reservations/{rid}", Role(Ingest), Class::Ingest, reservations::cancel),
         route(GET, "/v1/limit-groups/{id}/overview", Role(Read), Class::Read, limit_groups::figures::overview),
         route(POST, "/v1/limit-groups/{id}/preview", Role(Read), Class::Heavy, limit_groups::figures::show_preview),
         route(GET, "/v1/limit-groups/{id}/audit", Role(Read), Class::Heavy, limit_groups::audit::show).of(Work::Audit),

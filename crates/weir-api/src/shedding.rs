@@ -266,6 +266,40 @@ impl Drop for Storing<'_> {
     }
 }
 
+/// The place of a request that may wait. While it waits, it is no load, and must not keep others out: it leaves.
+#[derive(Clone, Default)]
+pub(crate) struct Place(Arc<Mutex<Option<Admitted>>>);
+
+impl Place {
+    /// Leaves the place, as if the request had been answered.
+    pub(crate) fn leave(&self) {
+        if let Some(mut admitted) = self.0.lock().take() {
+            admitted.is_complete = true;
+        }
+    }
+}
+
+/// As [`enter`], for requests that may leave their [`Place`] before they are answered.
+pub(crate) async fn enter_to_wait(
+    State((shedding, class)): State<(Shedding, Class)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let Some(caller) = request.extensions().get::<Caller>() else {
+        return problem::internal("a request was not authenticated", request.uri()).into_response();
+    };
+    match shedding.admit(class, caller) {
+        Err(problem) => problem.into_response(),
+        Ok((admitted, _)) => {
+            let place = Place(Arc::new(Mutex::new(admitted)));
+            request.extensions_mut().insert(place.clone());
+            let response = next.run(request).await;
+            place.leave();
+            response
+        }
+    }
+}
+
 /// Lets a request in, as a part of the handler of its route.
 pub(crate) async fn enter(
     State((shedding, class)): State<(Shedding, Class)>,

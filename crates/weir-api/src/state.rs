@@ -11,7 +11,7 @@ use std::{
 use axum::extract::FromRef;
 use weir_api_types::QueueDepths;
 use weir_core::{Clock, DestinationId, LimitGroup, address::AddressPolicy};
-use weir_queue::{SharedQueue, Terms, TermsChange, Wake};
+use weir_queue::{ReserveSlots, SharedQueue, Terms, TermsChange, Wake};
 use weir_store::SharedStore;
 
 use crate::{
@@ -33,6 +33,8 @@ pub const DEFAULT_BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
 pub struct ApiState {
     pub store: SharedStore,
     pub queue: SharedQueue,
+    /// Takes slots of limit groups for callers outside Weir.
+    pub reserver: Arc<dyn ReserveSlots>,
     pub clock: Arc<dyn Clock>,
     /// Without configured keys requests need none. Such a server listens only on loopback.
     pub keys: KeyRing,

@@ -133,6 +133,12 @@ impl Auditor {
         self.judge(send.latest_at, cost, true);
     }
 
+    /// Adds a call of a caller outside Weir, which started in a slot that ended at `latest_at`, if it did. It counts there, as
+    /// a send of unknown outcome does.
+    pub fn reserved_call(&mut self, cost: u32, latest_at: Timestamp) {
+        self.judge(latest_at, cost, true);
+    }
+
     fn judge(&mut self, at: Timestamp, cost: u32, is_unknown: bool) {
         self.sends += 1;
         self.counter.send(at);

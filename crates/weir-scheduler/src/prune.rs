@@ -8,7 +8,9 @@ use weir_core::{
     Clock, Timestamp,
     retention::{ACTIVITY_KEPT, ANSWERS_KEPT, Cutoffs, Retention},
 };
-use weir_store::{ActivityLog, PACE_CHANGES_KEPT, Prune, PrunePosition, Pruned, RetentionStore, StoreError};
+use weir_store::{
+    ActivityLog, PACE_CHANGES_KEPT, Prune, PrunePosition, Pruned, RetentionStore, StoreError, reservations_before,
+};
 
 use crate::run_every::{Agent, run_every};
 
@@ -47,7 +49,8 @@ impl Pruner {
     /// Deletes everything that is too old now.
     pub async fn pass(&self) -> Result<Pruned, StoreError> {
         let now = self.clock.now();
-        let pruned = pass(&*self.store, &self.retention.cutoffs(now)).await?;
+        let cutoffs = self.retention.cutoffs(now);
+        let pruned = pass(&*self.store, &cutoffs).await?;
         pass_activity(&*self.store, now).await?;
         // Traffic has a retention of its own.
         while self.store.roll_up_traffic(now).await? {
@@ -55,6 +58,11 @@ impl Pruner {
         }
         while self.store.prune_pace_changes(now.before(PACE_CHANGES_KEPT)).await? > 0 {
             tokio::time::sleep(PAUSE).await;
+        }
+        if let Some(before) = reservations_before(&cutoffs, now) {
+            while self.store.prune_reservations(before).await? > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
         }
         self.passed();
         if let Err(error) = self.store.compact().await {

@@ -68,6 +68,7 @@ mod recovery;
 mod replay_steps;
 mod replays;
 mod replica;
+mod reservations;
 mod results;
 mod rows;
 mod schema;

@@ -57,8 +57,6 @@ fn read(row: &PgRow) -> Read<Arc<LimitGroup>> {
     rows::limit_group(row).map(Arc::new)
 }
 
-impl weir_store::Reservations for PostgresStore {}
-
 #[async_trait]
 impl LimitGroups for PostgresStore {
     async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {

@@ -67,6 +67,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(36, "limit groups", include_str!("../../../migrations/postgres/0036_limit_groups.sql")),
     migration(38, "costs", include_str!("../../../migrations/postgres/0038_costs.sql")),
     migration(39, "throttled", include_str!("../../../migrations/postgres/0039_throttled.sql")),
+    migration(40, "reservations", include_str!("../../../migrations/postgres/0040_reservations.sql")),
 ]);
 
 fn migrator() -> Migrator {
@@ -133,7 +134,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 24] = [
+    const LEFT_BEHIND: [(i64, &str); 25] = [
         (
             1,
             r#"
@@ -250,6 +251,7 @@ mod tests {
         (36, "SELECT 1"),
         (38, "SELECT 1"),
         (39, "SELECT 1"),
+        (40, "SELECT 1"),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

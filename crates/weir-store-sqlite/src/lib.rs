@@ -63,6 +63,7 @@ mod prune;
 mod purge;
 mod replay_steps;
 mod replays;
+mod reservations;
 mod results;
 mod rows;
 mod schema;

@@ -65,8 +65,6 @@ fn read(row: &SqliteRow) -> Result<Arc<LimitGroup>> {
     rows::limit_group(row).map(Arc::new)
 }
 
-impl weir_store::Reservations for SqliteStore {}
-
 #[async_trait]
 impl LimitGroups for SqliteStore {
     async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {

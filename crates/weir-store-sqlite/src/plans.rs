@@ -2,6 +2,7 @@
 
 mod activity;
 mod paces;
+mod reservations;
 
 use rusqlite::Connection;
 use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp, access::TenantScope};

@@ -41,6 +41,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(36, "limit groups", include_str!("../../../migrations/sqlite/0036_limit_groups.sql")),
     migration(38, "costs", include_str!("../../../migrations/sqlite/0038_costs.sql")),
     migration(39, "throttled", include_str!("../../../migrations/sqlite/0039_throttled.sql")),
+    migration(40, "reservations", include_str!("../../../migrations/sqlite/0040_reservations.sql")),
 ]);
 
 fn migrator() -> Migrator {

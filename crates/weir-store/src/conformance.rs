@@ -33,6 +33,7 @@ mod prune;
 mod purge;
 mod recovery;
 mod replays;
+mod reservations;
 mod results;
 mod rows;
 mod timing;
@@ -65,8 +66,8 @@ pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, costs::*, counters::*, destination_names::*,
     destinations::*, discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, history::*,
     ingest::*, keyed_creations::*, limit_groups::*, lists::*, message_groups::*, message_groups_under_load::*,
-    ordered_replays::*, outbox::*, paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*,
-    rows::*, timing::*, traces::*, traffic::*,
+    ordered_replays::*, outbox::*, paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*,
+    reservations::*, results::*, rows::*, timing::*, traces::*, traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

@@ -123,7 +123,7 @@ pub use replays::{
     ReplaySteps, ReplayTask, Replays,
 };
 pub use replica::{replica_answers, with_replica};
-pub use reservations::{Cancelled, Reservations};
+pub use reservations::{Cancelled, Reservations, reservations_before, reservations_below};
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use shedding::Shedding;
 pub use traffic::{
@@ -154,7 +154,7 @@ bundles! {
     /// For the supervision of processes.
     ProcessStore: Outbox + Processes;
     /// For the retention.
-    RetentionStore: ActivityLog + Paces + Prune + TrafficLog;
+    RetentionStore: ActivityLog + Paces + Prune + Reservations + TrafficLog;
     /// For [`refusals_of`].
     RefusalStore: History + TrafficLog;
     /// For the watch over stalls.

@@ -16,6 +16,7 @@ mod events;
 mod limit_groups;
 mod paces;
 mod replays;
+mod reservations;
 mod temporary;
 mod traffic;
 
@@ -40,6 +41,7 @@ pub use self::{
     limit_groups::{LIMIT_GROUP_COLUMNS, limit_group, membership},
     paces::{pace_change, pace_copy},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
+    reservations::reservation,
     traffic::{
         histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination_at,
         traffic_of_tenant,

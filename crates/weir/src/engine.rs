@@ -246,6 +246,8 @@ impl Engine {
             ),
             store,
             queue: self.backends.queue(),
+            // The desk of weir-scheduler takes its place.
+            reserver: Arc::new(crate::reserver::QueueReserver(self.backends.queue())),
             clock: clock.clone(),
             keys,
             addresses: settings.addresses(),

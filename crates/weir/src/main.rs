@@ -25,6 +25,7 @@ mod listener;
 mod logs;
 mod metrics;
 mod open_files;
+mod reserver;
 mod sd_notify;
 mod stage;
 mod traces;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
+from .async_slots import AsyncLimit
 from .async_transport import AsyncTransport
 from .types import (
     AcceptedEvent,
@@ -53,6 +54,8 @@ from .types import (
     RateLimit,
     Replay,
     ReplayFilter,
+    Reservation,
+    ReservedSlot,
     Secret,
     Shedding,
     SheddingLimits,
@@ -71,11 +74,19 @@ PAGE = 200
 class AsyncPages(Generic[Row]):
     """The rows of a list, newest first. Pages are read while it is iterated."""
 
-    def __init__(self, transport: AsyncTransport, method: str, route: str, query: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        method: str,
+        route: str,
+        query: dict[str, Any],
+        parts: dict[str, str] | None = None,
+    ) -> None:
         self._transport = transport
         self._method = method
         self._route = route
         self._query = query
+        self._parts = parts
 
     async def __aiter__(self) -> AsyncIterator[Row]:
         cursor: str | None = None
@@ -89,7 +100,7 @@ class AsyncPages(Generic[Row]):
     async def page(self, *, limit: int = 50, cursor: str | None = None) -> tuple[list[Row], str | None]:
         """One page, and the cursor of the next one; None after the last page."""
         query = {**self._query, "limit": limit, "cursor": cursor}
-        page = (await self._transport.send(self._method, self._route, query=query)).json()
+        page = (await self._transport.send(self._method, self._route, self._parts, query=query)).json()
         return page["data"], page["next_cursor"]
 
 
@@ -130,6 +141,13 @@ class AsyncWeir(_Resource):
         self.event_types = EventTypes(self._transport)
         self.limit_groups = LimitGroups(self._transport)
         self.activity = ActivityLog(self._transport)
+
+    def limit(self, group: str, *, tenant: str = "default") -> AsyncLimit:
+        """A limit group, by id or name, from which this program takes slots for its own calls.
+
+        The tenant `*`: a group whose members may be of any tenant.
+        """
+        return AsyncLimit(self._transport, group, tenant)
 
     async def me(self) -> Me:
         """The rights of the key."""
@@ -740,6 +758,43 @@ class LimitGroups(_Resource):
     async def delete(self, id: str, *, if_match: str | None = None) -> None:
         """Deletes the group, which must have no members."""
         await self._call("DELETE", "/v1/limit-groups/{id}", {"id": id}, headers=given({"if-match": if_match}))
+
+    async def reserve(
+        self, id: str, *, cost: int | None = None, wait_ms: int | None = None, width_ms: int | None = None
+    ) -> ReservedSlot:
+        """Reserves a slot for a call of your own, which must start in it. `Weir.limit` also waits for its start.
+
+        Without a slot in time it raises `Unavailable`, with `next_at`. `wait_ms` must be shorter than the `timeout`.
+        """
+        body = given({"cost": cost, "wait_ms": wait_ms, "width_ms": width_ms})
+        answer = await self._transport.send(
+            "POST", "/v1/limit-groups/{id}/reservations", {"id": id}, body=body, retries=0
+        )
+        return cast(ReservedSlot, answer.json())
+
+    async def reserve_by_name(
+        self,
+        tenant: str,
+        name: str,
+        *,
+        cost: int | None = None,
+        wait_ms: int | None = None,
+        width_ms: int | None = None,
+    ) -> ReservedSlot:
+        """The same by the name of the group, for keys that may not list groups."""
+        body = given({"cost": cost, "wait_ms": wait_ms, "width_ms": width_ms})
+        route, parts = "/v1/limit-groups/by-name/{tenant}/{name}/reservations", {"tenant": tenant, "name": name}
+        answer = await self._transport.send("POST", route, parts, body=body, retries=0)
+        return cast(ReservedSlot, answer.json())
+
+    def reservations(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> AsyncPages[Reservation]:
+        """The slots that callers outside Weir have reserved, those that end last first."""
+        query = {"from": time_text(from_), "to": time_text(to)}
+        return AsyncPages(self._transport, "GET", "/v1/limit-groups/{id}/reservations", query, {"id": id})
+
+    async def give_back(self, id: str, rid: str) -> None:
+        """Gives a slot back before it starts."""
+        await self._call("DELETE", "/v1/limit-groups/{id}/reservations/{rid}", {"id": id, "rid": rid})
 
     async def overview(self, id: str) -> LimitGroupOverview:
         """The group and its members: the share of each, and why it is not sent faster."""

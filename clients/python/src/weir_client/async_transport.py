@@ -50,11 +50,14 @@ class AsyncTransport:
         body: Any = None,
         headers: dict[str, str] | None = None,
         repeatable: bool = False,
+        retries: int | None = None,
+        timeout: float | None = None,
     ) -> httpx.Response:
         """Sends a request and returns a successful answer.
 
         `route` is a path of the API's document, such as `/v1/events/{id}`, and `parts` has the values of its parameters.
-        `repeatable`: the request may be repeated although it may have taken effect.
+        `repeatable`: the request may be repeated although it may have taken effect. `retries` and `timeout`, in seconds: in
+        place of those of the client.
         """
         escaped = {name: quote(value, safe="") for name, value in (parts or {}).items()}
         request = self._http.build_request(
@@ -63,10 +66,12 @@ class AsyncTransport:
             params={name: _text(value) for name, value in (query or {}).items() if value is not None},
             json=body,
             headers=headers,
+            timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
         )
+        retries = self._retries if retries is None else retries
         last_refusal: ApiError | None = None
         for attempt in itertools.count():
-            is_last = attempt >= self._retries
+            is_last = attempt >= retries
             try:
                 answer = await self._http.send(request)
             except httpx.TransportError as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Iterable, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
+from .slots import Limit
 from .transport import Transport
 from .types import (
     AcceptedEvent,
@@ -54,6 +55,8 @@ from .types import (
     RateLimit,
     Replay,
     ReplayFilter,
+    Reservation,
+    ReservedSlot,
     Secret,
     Shedding,
     SheddingLimits,
@@ -72,11 +75,19 @@ PAGE = 200
 class Pages(Generic[Row]):
     """The rows of a list, newest first. Pages are read while it is iterated."""
 
-    def __init__(self, transport: Transport, method: str, route: str, query: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        method: str,
+        route: str,
+        query: dict[str, Any],
+        parts: dict[str, str] | None = None,
+    ) -> None:
         self._transport = transport
         self._method = method
         self._route = route
         self._query = query
+        self._parts = parts
 
     def __iter__(self) -> Iterator[Row]:
         cursor: str | None = None
@@ -90,7 +101,7 @@ class Pages(Generic[Row]):
     def page(self, *, limit: int = 50, cursor: str | None = None) -> tuple[list[Row], str | None]:
         """One page, and the cursor of the next one; None after the last page."""
         query = {**self._query, "limit": limit, "cursor": cursor}
-        page = (self._transport.send(self._method, self._route, query=query)).json()
+        page = (self._transport.send(self._method, self._route, self._parts, query=query)).json()
         return page["data"], page["next_cursor"]
 
 
@@ -131,6 +142,13 @@ class Weir(_Resource):
         self.event_types = EventTypes(self._transport)
         self.limit_groups = LimitGroups(self._transport)
         self.activity = ActivityLog(self._transport)
+
+    def limit(self, group: str, *, tenant: str = "default") -> Limit:
+        """A limit group, by id or name, from which this program takes slots for its own calls.
+
+        The tenant `*`: a group whose members may be of any tenant.
+        """
+        return Limit(self._transport, group, tenant)
 
     def me(self) -> Me:
         """The rights of the key."""
@@ -741,6 +759,43 @@ class LimitGroups(_Resource):
     def delete(self, id: str, *, if_match: str | None = None) -> None:
         """Deletes the group, which must have no members."""
         self._call("DELETE", "/v1/limit-groups/{id}", {"id": id}, headers=given({"if-match": if_match}))
+
+    def reserve(
+        self, id: str, *, cost: int | None = None, wait_ms: int | None = None, width_ms: int | None = None
+    ) -> ReservedSlot:
+        """Reserves a slot for a call of your own, which must start in it. `Weir.limit` also waits for its start.
+
+        Without a slot in time it raises `Unavailable`, with `next_at`. `wait_ms` must be shorter than the `timeout`.
+        """
+        body = given({"cost": cost, "wait_ms": wait_ms, "width_ms": width_ms})
+        answer = self._transport.send(
+            "POST", "/v1/limit-groups/{id}/reservations", {"id": id}, body=body, retries=0
+        )
+        return cast(ReservedSlot, answer.json())
+
+    def reserve_by_name(
+        self,
+        tenant: str,
+        name: str,
+        *,
+        cost: int | None = None,
+        wait_ms: int | None = None,
+        width_ms: int | None = None,
+    ) -> ReservedSlot:
+        """The same by the name of the group, for keys that may not list groups."""
+        body = given({"cost": cost, "wait_ms": wait_ms, "width_ms": width_ms})
+        route, parts = "/v1/limit-groups/by-name/{tenant}/{name}/reservations", {"tenant": tenant, "name": name}
+        answer = self._transport.send("POST", route, parts, body=body, retries=0)
+        return cast(ReservedSlot, answer.json())
+
+    def reservations(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> Pages[Reservation]:
+        """The slots that callers outside Weir have reserved, those that end last first."""
+        query = {"from": time_text(from_), "to": time_text(to)}
+        return Pages(self._transport, "GET", "/v1/limit-groups/{id}/reservations", query, {"id": id})
+
+    def give_back(self, id: str, rid: str) -> None:
+        """Gives a slot back before it starts."""
+        self._call("DELETE", "/v1/limit-groups/{id}/reservations/{rid}", {"id": id, "rid": rid})
 
     def overview(self, id: str) -> LimitGroupOverview:
         """The group and its members: the share of each, and why it is not sent faster."""

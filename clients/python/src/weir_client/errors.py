@@ -42,6 +42,8 @@ class ApiError(WeirError):
         self.errors = [FieldError(str(error["pointer"]), str(error["detail"])) for error in problem.get("errors", [])]
         # The `x-request-id` of the answer, by which the log of the server names the request.
         self.request_id = request_id
+        # When a slot of the limit group is expected (RFC 3339), of a reservation that got none in time.
+        self.next_at: str | None = problem.get("next_at")
         # The seconds of `Retry-After`, if the answer has it.
         self.retry_after_s = retry_after_s
         reasons = "; ".join(f"{error.pointer} {error.detail}".strip() for error in self.errors)
@@ -74,6 +76,10 @@ class PreconditionFailed(ApiError):
 
 class Unavailable(ApiError):
     """429 and 503, after all retries: the server cannot take the request now."""
+
+
+class SlotMissed(WeirError):
+    """A reserved slot was over before its block could begin. The call was not made."""
 
 
 class BatchRefused(WeirError):

@@ -5,7 +5,8 @@
 use serde_json::Value;
 use utoipa::openapi::Schema;
 use weir_core::{
-    ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, LimitGroupId, Period, ReplayId, Timestamp,
+    ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, LimitGroupId, Period, ReplayId,
+    ReservationId, Timestamp,
     destination::ALL_TENANTS,
     event::{MAX_TYPE_LEN, valid_type},
     limit::{Shape, Unit},
@@ -134,6 +135,13 @@ text! {
     /// The id of a limit group.
     #[schema(as = LimitGroupId, value_type = String, pattern = "^lgr_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "lgr_01h2xcejqtf2nbrexx3vqjhp41")]
     pub(crate) struct LimitGroupIdText(LimitGroupId);
+    parse = parsed;
+}
+
+text! {
+    /// The id of a reservation.
+    #[schema(as = ReservationId, value_type = String, pattern = "^rsv_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "rsv_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub(crate) struct ReservationIdText(ReservationId);
     parse = parsed;
 }
 
@@ -450,6 +458,7 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<DeliveryIdText>();
         assert_pattern_is_accepted::<ReplayIdText>();
         assert_pattern_is_accepted::<LimitGroupIdText>();
+        assert_pattern_is_accepted::<ReservationIdText>();
         assert_pattern_is_accepted::<TenantText>();
         assert_pattern_is_accepted::<AnyTenantText>();
         assert_pattern_is_accepted::<NewEventTypeText>();

@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod figures;
+pub(crate) mod reservations;
 
 use std::{sync::Arc, time::Duration};
 

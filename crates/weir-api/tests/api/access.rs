@@ -63,6 +63,7 @@ impl Data {
         };
         let name = if template.starts_with("/v1/event-types") { "order.created" } else { "a%20new%2Fname" };
         let path = template.replace("{id}", id).replace("{tenant}", self.tenant).replace("{name}", name);
+        let path = path.replace("{rid}", "rsv_01h2xcejqtf2nbrexx3vqjhp41");
         let is_list = method == "GET" && LISTS.contains(&template);
         if is_list { format!("{path}?tenant={}", self.tenant) } else { path }
     }
@@ -154,6 +155,12 @@ fn operations() -> Vec<Operation> {
         read("/v1/limit-groups/{id}", 404),
         read("/v1/limit-groups/{id}/overview", 404),
         read("/v1/limit-groups/{id}/audit", 404),
+        read("/v1/limit-groups/{id}/reservations", 404),
+        // Nothing can be reserved here: the answer says that no slot can be asked for.
+        change("POST", "/v1/limit-groups/{id}/reservations", "ingest", 503, Some(|_| json!({}))),
+        // There are none of that name or id.
+        change("POST", "/v1/limit-groups/by-name/{tenant}/{name}/reservations", "ingest", 404, Some(|_| json!({}))),
+        change("DELETE", "/v1/limit-groups/{id}/reservations/{rid}", "ingest", 404, nothing),
         change("POST", "/v1/limit-groups/{id}/preview", "read", 200, Some(|_| json!({}))),
         change("POST", "/v1/limit-groups", "operate", 201, Some(|to| json!({"name": "new", "tenant": to}))),
         change("PATCH", "/v1/limit-groups/{id}", "operate", 200, Some(|_| json!({"max_in_flight": 3}))),

@@ -2,6 +2,7 @@
 
 mod callers;
 mod queue;
+mod reserver;
 
 use std::{
     sync::{
@@ -39,7 +40,7 @@ use weir_store::{AttemptResult, ClaimRequest, SharedStore};
 use weir_store_sqlite::SqliteStore;
 
 pub(crate) use self::callers::{FOREIGN, OWN, ROOT};
-use self::queue::RecordingQueue;
+use self::{queue::RecordingQueue, reserver::ScriptedReserver};
 
 /// 2026-11-21T07:30:00Z
 const START: Timestamp = Timestamp::from_secs(1_795_246_200);
@@ -49,6 +50,7 @@ pub(crate) struct Server {
     pub(crate) router: Router,
     pub(crate) store: SharedStore,
     pub(crate) queue: Arc<RecordingQueue>,
+    pub(crate) reserver: Arc<ScriptedReserver>,
     pub(crate) clock: Arc<TestClock>,
     pub(crate) readiness: Readiness,
     pub(crate) keys: KeyRing,
@@ -98,6 +100,7 @@ impl Server {
         let dir = TempDir::new().unwrap();
         let store: SharedStore = Arc::new(SqliteStore::open(&dir.path().join("weir.db")).await.unwrap());
         let queue = Arc::new(RecordingQueue::default());
+        let reserver = Arc::new(ScriptedReserver::default());
         let clock = Arc::new(TestClock(AtomicI64::new(START.as_nanos())));
         let readiness = Readiness::starting();
         readiness.set_ready();
@@ -110,6 +113,7 @@ impl Server {
             spans: None,
             store: Arc::clone(&store),
             queue: Arc::<RecordingQueue>::clone(&queue),
+            reserver: Arc::<ScriptedReserver>::clone(&reserver),
             clock: Arc::<TestClock>::clone(&clock),
             keys: keys.clone(),
             addresses: options.addresses,
@@ -145,7 +149,7 @@ impl Server {
                 })),
             },
         });
-        Self { router, store, queue, clock, readiness, keys, shedding, stop, stalls, _dir: dir }
+        Self { router, store, queue, reserver, clock, readiness, keys, shedding, stop, stalls, _dir: dir }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {

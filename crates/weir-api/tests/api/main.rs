@@ -35,6 +35,7 @@ mod overviews;
 mod previews;
 mod purges;
 mod replays;
+mod reservations;
 mod secrets;
 mod serving;
 mod sessions;

@@ -31,7 +31,7 @@ impl Server {
     }
 
     /// The requests of a class in flight.
-    async fn in_flight(&self, class: &str) -> Value {
+    pub(crate) async fn in_flight(&self, class: &str) -> Value {
         let shown = self.shedding().await;
         let classes = shown["now"]["classes"].as_array().unwrap().clone();
         classes.into_iter().find(|of| of["class"] == class).unwrap()["in_flight"].clone()

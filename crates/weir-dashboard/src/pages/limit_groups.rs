@@ -6,7 +6,9 @@ use axum::extract::Query;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_api_types::{Audit, LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, List, Preview};
+use weir_api_types::{
+    Audit, LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, List, Preview, Reservation,
+};
 use weir_core::access::Role;
 
 use super::destination::{
@@ -30,6 +32,8 @@ use crate::{
 };
 
 const PATH: &str = "/limit-groups";
+/// How many reservations are shown: those of the last seconds or minutes.
+const RESERVATIONS: &str = "50";
 /// The width of the bar of shares, in its own units.
 const BAR: f64 = 1_000.0;
 /// The colours of the bar. The members after them share the last one.
@@ -120,6 +124,18 @@ extend! {
     }
 }
 
+extend! {
+    trait ReservationText for Reservation {
+        fn state_in_words(&self) -> &str {
+            match self.state.as_str() {
+                "coming" => "coming",
+                "given_back" => "given back",
+                _ => "over",
+            }
+        }
+    }
+}
+
 /// A part of the bar: what one member uses of the rate, or what the last ones use together.
 struct Part {
     colour: &'static str,
@@ -158,7 +174,11 @@ impl ListPage {
 /// The figures of a group.
 struct Live {
     base: String,
+    /// Where programs reach the API.
+    url: String,
     shown: LimitGroupOverview,
+    /// The last ones.
+    reserved: Vec<Reservation>,
 }
 
 impl Live {
@@ -274,8 +294,11 @@ fn is_shown(refusal: &Refusal) -> bool {
 }
 
 async fn read_live(visit: &Visit, id: &str) -> Result<Live, Refusal> {
-    let path = ApiPath::of(["limit-groups", id, "overview"]);
-    Ok(Live { base: visit.site.base.clone(), shown: visit.api.get(&path).await? })
+    let overview = ApiPath::of(["limit-groups", id, "overview"]);
+    let reservations = ApiPath::of(["limit-groups", id, "reservations"]).with("limit", RESERVATIONS);
+    let (shown, reserved): (_, List<Reservation>) =
+        tokio::try_join!(visit.api.get(&overview), visit.api.get(&reservations))?;
+    Ok(Live { base: visit.site.base.clone(), url: visit.public_url(), shown, reserved: reserved.data })
 }
 
 async fn read(visit: &Visit, id: &str) -> Result<GroupPage, Refusal> {

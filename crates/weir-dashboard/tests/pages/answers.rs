@@ -44,9 +44,11 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         ("GET", ["limit-groups"]) => of::<types::List<types::LimitGroupRow>>(list(group_row()), changes),
         (_, ["limit-groups"] | ["limit-groups", _]) => of::<types::LimitGroup>(limit_group(), changes),
         (_, ["limit-groups", _, "overview"]) => {
-            let shown = json!({"as_of": AT, "data": [group_member()]});
+            let reservations = json!({"last_minute": 0, "per_s": 0.0});
+            let shown = json!({"as_of": AT, "reservations": reservations, "data": [group_member()]});
             of::<types::LimitGroupOverview>(with(group_row(), shown), changes)
         }
+        (_, ["limit-groups", _, "reservations"]) => of::<types::List<types::Reservation>>(list(reservation()), changes),
         (_, ["limit-groups", _, "preview"]) => of::<types::Preview>(preview(), changes),
         (_, ["limit-groups", _, "audit"]) => of::<types::Audit>(audit(), changes),
         ("GET", ["event-types"]) => of::<types::List<types::EventType>>(list(event_type()), changes),
@@ -90,6 +92,13 @@ fn group_row() -> Value {
         "achieved_per_s": 0.0, "arrivals_per_s": 0.0, "utilisation": 0.0, "drain_eta_s": null, "drains": null,
     });
     with(limit_group(), figures)
+}
+
+fn reservation() -> Value {
+    json!({
+        "id": "rsv_1", "limit_group": "lgr_1", "cost": 1, "created_at": AT, "starts_at": AT, "ends_at": AT,
+        "cancelled_at": null, "state": "over",
+    })
 }
 
 fn group_member() -> Value {

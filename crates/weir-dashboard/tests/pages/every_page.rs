@@ -73,6 +73,7 @@ fn filled(role: &str) -> FakeApi {
     api.on_with("GET", "/v1/limit-groups/lgr_1", 200, &[("etag", "\"1\"")], json!({}));
     let members = json!({"members": 1, "backlog": 3, "data": [{"backlog": 3, "reason": "group"}]});
     api.on("GET", "/v1/limit-groups/lgr_1/overview", 200, members);
+    api.on("GET", "/v1/limit-groups/lgr_1/reservations", 200, list(json!({"state": "given_back"})));
     let replay = json!({
         "states": ["dead"], "destination": "dst_1", "total": 200, "delivered": 90, "failed": 10, "remaining": 100, "eta_s": 12,
     });

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::support::{FakeApi, XSS};
 
 const PATH: &str = "/v1/limit-groups/lgr_1";
+const RESERVATIONS: &str = "/v1/limit-groups/lgr_1/reservations";
 const LIMITS: &str = "limit_second=100&burst_second=&margin_second=&limit_minute=&limit_hour=&limit_day=&limit_other=";
 
 fn api(role: &str) -> FakeApi {
@@ -28,7 +29,11 @@ fn api(role: &str) -> FakeApi {
     row["drain_eta_s"] = 90.0.into();
     api.on("GET", "/v1/limit-groups", 200, json!({"data": [row], "next_cursor": "c2"}));
     row["data"] = members;
+    row["reservations"] = json!({"last_minute": 30, "per_s": 0.5});
     api.on("GET", "/v1/limit-groups/lgr_1/overview", 200, row);
+    let given = |state: &str| json!({"state": state, "cost": 7});
+    let reserved = json!({"data": [given("coming"), given("over"), given("given_back")], "next_cursor": null});
+    api.on("GET", RESERVATIONS, 200, reserved);
     api
 }
 
@@ -50,6 +55,22 @@ async fn the_page_of_a_group_shows_the_shares_of_its_members() {
     assert!(!list.text.contains(XSS) && !page.text.contains(XSS));
     for text in [&list.text, &page.text] {
         assert!(!text.contains("Create group") && !text.contains("Delete…"), "a reader changes nothing");
+    }
+}
+
+#[tokio::test]
+async fn the_page_of_a_group_shows_its_reservations_or_how_to_make_one() {
+    let api = api("read");
+    let browser = api.dashboard();
+    let page = browser.get("/limit-groups/lgr_1").await;
+    for part in ["30 in the last minute", "coming", "over", "given back"] {
+        assert!(page.text.contains(part), "{part}: {}", page.text);
+    }
+    assert!(!page.text.contains("curl -X POST"), "{}", page.text);
+    api.on("GET", RESERVATIONS, 200, json!({"data": [], "next_cursor": null}));
+    let page = browser.get("/limit-groups/lgr_1").await;
+    for part in ["No program beside Weir", "curl -X POST", "/v1/limit-groups/lgr_1/reservations"] {
+        assert!(page.text.contains(part), "{part}: {}", page.text);
     }
 }
 

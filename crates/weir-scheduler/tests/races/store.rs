@@ -10,19 +10,20 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, Period, RateLimit, RateLimits, ReplayId,
-    Timestamp,
+    ReservationId, Timestamp,
     activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     limit_group::Home,
+    reservation::Reservation,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
-    EditedDestination, Hold, LimitChange, LimitGroups, MessageGroup, MessageGroups, MessageGroupsRepaired,
-    NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory,
-    SentCounts, StoreResult,
+    Arrivals, BreakerChange, Cancelled, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts,
+    DestinationDeletion, DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination,
+    EditPosition, EditedDestination, Hold, LimitChange, LimitGroups, MessageGroup, MessageGroups,
+    MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps,
+    Reservations, SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -359,7 +360,53 @@ impl ReplaySteps for TestStore {
 /// A store that keeps no copies.
 impl Paces for TestStore {}
 
-impl weir_store::Reservations for TestStore {}
+/// A store whose groups have given no reservations.
+#[async_trait]
+impl Reservations for TestStore {
+    async fn add_reservations(&self, _: &[Reservation]) -> StoreResult<()> {
+        not_called()
+    }
+
+    async fn reservation(&self, _: ReservationId) -> StoreResult<Option<Reservation>> {
+        not_called()
+    }
+
+    async fn cancel_reservation(&self, _: LimitGroupId, _: ReservationId, _: Timestamp) -> StoreResult<Cancelled> {
+        not_called()
+    }
+
+    async fn list_reservations(
+        &self,
+        _: LimitGroupId,
+        _: Timestamp,
+        _: Timestamp,
+        _: PageRequest,
+    ) -> StoreResult<Page<Reservation>> {
+        not_called()
+    }
+
+    async fn reserved_after(
+        &self,
+        _: LimitGroupId,
+        _: (Timestamp, ReservationId),
+        _: Timestamp,
+        _: u32,
+    ) -> StoreResult<Vec<Reservation>> {
+        not_called()
+    }
+
+    async fn has_reserved(&self, _: LimitGroupId, _: Timestamp) -> StoreResult<bool> {
+        Ok(false)
+    }
+
+    async fn reserved_counts(&self, _: LimitGroupId, _: Timestamp, _: RateLimit) -> StoreResult<SentCounts> {
+        Ok(SentCounts::default())
+    }
+
+    async fn prune_reservations(&self, _: Timestamp) -> StoreResult<u64> {
+        not_called()
+    }
+}
 
 #[async_trait]
 impl LimitGroups for TestStore {

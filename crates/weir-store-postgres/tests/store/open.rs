@@ -151,6 +151,7 @@ async fn migrate_returns_the_applied_migrations() {
         (36, "limit groups"),
         (38, "costs"),
         (39, "throttled"),
+        (40, "reservations"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

@@ -35,7 +35,7 @@ impl Subject {
         self.store.set_limit_group(expected, group, activity().into()).await.expect("set")
     }
 
-    async fn make_groups(&self, numbers: impl IntoIterator<Item = u128>) {
+    pub(super) async fn make_groups(&self, numbers: impl IntoIterator<Item = u128>) {
         for number in numbers {
             assert!(matches!(self.set_group(None, group(number)).await, GroupChange::Made(_)));
         }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{
     api::{Consent, PageFlags},
     limit::LimitText,
+    time::Span,
 };
 
 #[derive(Debug, Clone, Subcommand)]
@@ -45,6 +46,27 @@ pub(crate) enum LimitGroupCommand {
         /// Bound the sends in flight only by those of the members
         #[arg(long, conflicts_with = "max_in_flight")]
         no_max_in_flight: bool,
+    },
+    /// Reserve a slot for a call of your own: start it in the interval that is printed. Exits with 1 without a slot in time
+    Reserve {
+        #[command(flatten)]
+        one: OneGroup,
+        /// The tenant of the group, where the key may not list groups; `*`: a group for all tenants
+        #[arg(long)]
+        tenant: Option<String>,
+        /// How long to wait for a slot, such as 10s; at most 30s [default: not at all]
+        #[arg(long, value_name = "TIME")]
+        wait: Option<Span>,
+        /// How much of each limit with the unit `cost` the call takes [default: 1]
+        #[arg(long, value_name = "N")]
+        cost: Option<u32>,
+    },
+    /// List the slots that callers outside Weir have reserved
+    Reservations {
+        #[command(flatten)]
+        one: OneGroup,
+        #[command(flatten)]
+        page: PageFlags,
     },
     /// Delete a group, which must have no members
     Delete {

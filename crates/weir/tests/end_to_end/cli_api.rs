@@ -642,6 +642,13 @@ async fn a_limit_group_is_made_shared_shown_and_deleted() {
     }
     assert!(user.says(&["destinations", "show", "a"]).await.contains(id));
     assert!(user.says(&["limit-groups", "list"]).await.contains("100/second"));
+    let reserved = user.says(&["limit-groups", "reserve", "partner", "--wait", "10s"]).await;
+    assert!(reserved.starts_with("Start the call from 20"), "{reserved}");
+    user.says(&["limit-groups", "reserve", "partner", "--tenant", "default", "--wait", "10s"]).await;
+    let listed = user.says(&["limit-groups", "reservations", "partner"]).await;
+    assert!(listed.matches("rsv_").count() == 2, "{listed}");
+    let (code, error) = user.fails(&["limit-groups", "reserve", "partner", "--wait", "1m"]).await;
+    assert!(code == 2 && error.contains("30000"), "{error}");
     let edited = user.json(&["limit-groups", "edit", "partner", "--limit", "50/second", "--no-max-in-flight"]).await;
     assert_eq!((&edited["rate_limits"][0]["limit"], &edited["max_in_flight"]), (&json!(50), &Value::Null));
     let (code, error) = user.fails(&["limit-groups", "edit", "partner"]).await;

@@ -130,6 +130,7 @@ async fn the_python_client_passes_its_tests_and_mypy() {
     // The client without `async` is made from the one with it.
     run(program().args(["unasync.py", "--check"])).await;
     run(program().arg("tests/test_webhooks.py").env("PYTHONPATH", "src")).await;
+    run(program().arg("tests/test_slots.py").env("PYTHONPATH", "src")).await;
     tested(program().arg("tests/test_against_weir.py").env("PYTHONPATH", "src")).await;
     tested(program().arg("tests/test_async.py").env("PYTHONPATH", "src")).await;
 }
@@ -148,7 +149,12 @@ async fn the_typescript_client_compiles_and_passes_its_tests() {
     compile.args(["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "user.ts"]);
     run(compile.current_dir(folder.path())).await;
     let mut tests = Command::new(std::env::var("WEIR_TEST_NODE").unwrap_or_else(|_| "node".to_owned()));
-    tests.current_dir(&client).args(["--test", "test/against-weir.test.mjs", "test/webhooks.test.mjs"]);
+    tests.current_dir(&client).args([
+        "--test",
+        "test/against-weir.test.mjs",
+        "test/slots.test.mjs",
+        "test/webhooks.test.mjs",
+    ]);
     tested(tests.env("WEIR_CLIENT", folder.path().join("index.js"))).await;
 }
 

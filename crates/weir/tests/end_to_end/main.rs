@@ -53,6 +53,7 @@ mod refusals;
 mod reloads;
 mod replays;
 mod requests;
+mod reservations;
 mod retries;
 mod shared_redis;
 mod shedding;

@@ -22,7 +22,15 @@ const RANDOM_CASES: &str = "100";
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Operations that the fuzzer leaves out, with the reason.
-const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has no end, and the fuzzer waits for it")];
+const LEFT_OUT: [(&str, &str, &str); 3] = [
+    ("GET", "/v1/stream", "the answer has no end, and the fuzzer waits for it"),
+    ("POST", "/v1/limit-groups/{id}/reservations", "it waits for a slot for as long as the fuzzer asks"),
+    (
+        "POST",
+        "/v1/limit-groups/by-name/{tenant}/{name}/reservations",
+        "it waits for a slot for as long as the fuzzer asks",
+    ),
+];
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.

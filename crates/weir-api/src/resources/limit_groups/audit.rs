@@ -1,12 +1,14 @@
-//! The audit of a limit group: the sends of all members, merged by their times, while they were in the group.
+//! The audit of a limit group: the sends of all members, merged by their times, while they were in the group, and the calls
+//! of reservations.
 
 use std::{cmp::Reverse, collections::BinaryHeap, collections::VecDeque, time::Duration};
 
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{
-    LimitGroupId, Timestamp,
+    LimitGroupId, ReservationId, Timestamp,
     audit::{AuditReport, Auditor},
+    reservation::Reservation,
 };
 use weir_store::{Membership, SendRecord, SendsRequest};
 
@@ -27,13 +29,16 @@ use crate::{
 const SENDS: usize = 20_000;
 /// The least number of sends that are read at one time of one member.
 const LEAST_PAGE: usize = 50;
+/// The number of reservations that are in memory at one time.
+const CALLS: u32 = 5_000;
 /// What a member got from its own limits before it joined may start until then.
 const EDIT_ACTS: Duration = Duration::from_millis(100);
 
 /// Audit a limit group's limits
 ///
 /// The sends of all members, each while it was in the group: exact for every sliding window inside the range, as the audit
-/// of a destination. A destination that joins counts 100 ms later.
+/// of a destination. A destination that joins counts 100 ms later. A reservation counts as a call at the end of its slot,
+/// unless it was given back: Weir does not see when the call started.
 #[utoipa::path(
     get, path = "/v1/limit-groups/{id}/audit", operation_id = "show_limit_group_audit", tag = "limit groups",
     params(("id" = LimitGroupIdText, Path, description = "`lgr_…`"), RangeParameters),
@@ -80,22 +85,63 @@ impl Sends {
     }
 }
 
+/// The calls of callers outside Weir, in the order of the ends of their slots.
+struct Calls {
+    group: LimitGroupId,
+    after: (Timestamp, ReservationId),
+    to: Timestamp,
+    read: VecDeque<Reservation>,
+    is_last: bool,
+}
+
+impl Calls {
+    fn of(group: LimitGroupId, (from, to): (Timestamp, Timestamp)) -> Self {
+        // No id is below this one.
+        let after = (from, ReservationId::from_bytes([0; 16]));
+        Self { group, after, to, read: VecDeque::new(), is_last: false }
+    }
+
+    async fn next_at(&mut self, api: &ApiState) -> ApiResult<Option<Timestamp>> {
+        if self.read.is_empty() && !self.is_last {
+            let page = api.store.reserved_after(self.group, self.after, self.to, CALLS).await?;
+            self.is_last = page.len() < CALLS as usize;
+            self.after = page.last().map_or(self.after, |last| (last.ends_at, last.id));
+            self.read = page.into();
+            tokio::task::yield_now().await;
+        }
+        Ok(self.read.front().map(|call| call.ends_at))
+    }
+}
+
 async fn judge(api: &ApiState, id: LimitGroupId, from: Timestamp, to: Timestamp) -> ApiResult<AuditReport> {
     let changes = api.store.limit_group_changes(id).await?;
     let mut auditor = Auditor::new(changes.into_iter().map(|change| (change.at, change.limits)).collect(), from, to);
     let memberships = api.store.memberships(id, from).await?;
     let page = (SENDS / memberships.len().max(1)).max(LEAST_PAGE);
     let mut members: Vec<Sends> = memberships.iter().map(|member| Sends::of(member, (from, to), page)).collect();
+    let mut calls = Calls::of(id, (from, to));
     let mut order = BinaryHeap::new();
     for (index, member) in members.iter_mut().enumerate() {
         order.extend(member.next_at(api).await?.map(|at| Reverse((at, index))));
     }
+    // The calls are behind the last member.
+    order.extend(calls.next_at(api).await?.map(|at| Reverse((at, members.len()))));
     while let Some(Reverse((_, index))) = order.pop() {
-        let member = &mut members[index];
-        if let Some(record) = member.read.pop_front() {
-            judge_send(&mut auditor, &record);
-        }
-        order.extend(member.next_at(api).await?.map(|at| Reverse((at, index))));
+        let next = match members.get_mut(index) {
+            Some(member) => {
+                if let Some(record) = member.read.pop_front() {
+                    judge_send(&mut auditor, &record);
+                }
+                member.next_at(api).await?
+            }
+            None => {
+                if let Some(call) = calls.read.pop_front() {
+                    auditor.reserved_call(call.cost, call.ends_at);
+                }
+                calls.next_at(api).await?
+            }
+        };
+        order.extend(next.map(|at| Reverse((at, index))));
     }
     Ok(auditor.report())
 }

@@ -9,7 +9,7 @@ use weir_core::{
     preview::{Drain, Forecast},
 };
 
-use super::{find, view};
+use super::{find, reservations, view};
 use crate::{
     auth::Caller,
     figures::{Reason, millis},
@@ -142,7 +142,8 @@ pub(crate) async fn overview(
     all.retain(|row| caller.sees(&row.destination.settings.tenant));
     all.sort_by_key(|row| Reverse(row.figures.counts.waiting()));
     let data = all.into_iter().map(|row| member(row, group.rate_limits.per_second())).collect();
-    Ok(Json(types::LimitGroupOverview { as_of: sample.as_of, row, data }))
+    let reservations = reservations::recent(&api, id).await?;
+    Ok(Json(types::LimitGroupOverview { as_of: sample.as_of, row, reservations, data }))
 }
 
 object! {

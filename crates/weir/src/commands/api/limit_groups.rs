@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use weir_api_types::{LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow};
+use weir_api_types::{LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, Reservation, ReservedSlot};
 
 use super::{
     Call,
@@ -25,6 +25,27 @@ const LIST: [&str; 2] = ["v1", "limit-groups"];
 
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Reserve { one, tenant, wait, cost } => {
+            let path = match (one.group.starts_with("lgr_"), tenant) {
+                (false, Some(tenant)) => vec![LIST[0], LIST[1], "by-name", &tenant, &one.group, "reservations"]
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect(),
+                _ => reservations_of(call, &one.group).await?,
+            };
+            let wait_ms = wait.map(|wait| u64::try_from(wait.0.as_millis()).unwrap_or(u64::MAX));
+            let body = Value::Object(fields(&json!({"wait_ms": wait_ms, "cost": cost}))?).to_string();
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            let reserved = call.client.post(&path, Some(&body)).await?;
+            call.print(&reserved, |slot: ReservedSlot| {
+                format!("Start the call from {} until {} ({}).", slot.starts_at, slot.ends_at, slot.id)
+            })
+        }
+        Command::Reservations { one, page } => {
+            let path = reservations_of(call, &one.group).await?;
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            call.print_rows(&call.list(&path, &Fields::new(), page).await?, reservations(), reservation)
+        }
         Command::List { page } => call.print_rows(&call.list(&LIST, &Fields::new(), page).await?, table(), row),
         Command::Show(one) => show(call, &one.group).await,
         Command::Create { name, tenant, all_tenants, budget } => {
@@ -91,6 +112,12 @@ pub(super) async fn group_id(client: &Client, named: &str) -> anyhow::Result<Str
     }
 }
 
+/// The path of the reservations of a group that is named by its id or its name.
+async fn reservations_of(call: &Call, named: &str) -> anyhow::Result<Vec<String>> {
+    let id = group_id(&call.client, named).await?;
+    Ok([LIST[0], LIST[1], &id, "reservations"].map(str::to_owned).into())
+}
+
 async fn find(call: &Call, named: &str) -> anyhow::Result<(LimitGroup, Answer)> {
     let id = group_id(&call.client, named).await?;
     let answer = call.client.get(&[LIST[0], LIST[1], &id], &Fields::new()).await?;
@@ -103,7 +130,7 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     if call.json {
         return call.print(&answer, |_: LimitGroupOverview| String::new());
     }
-    let LimitGroupOverview { row, data, .. } = answer.read()?;
+    let LimitGroupOverview { row, data, reservations, .. } = answer.read()?;
     let LimitGroupRow { limit_group: group, .. } = &row;
     let mut lines = vec![
         ("id", group.id.clone()),
@@ -115,6 +142,10 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     lines.push(("backlog", count(row.backlog, "delivery", "deliveries")));
     lines.extend(row.oldest_age_s.map(|age| ("oldest", format!("{} old", span_s(age)))));
     lines.push(("rate", format!("{}/s sent, {}/s arriving", row.achieved_per_s, row.arrivals_per_s)));
+    if reservations.last_minute > 0 {
+        let slots = count(reservations.last_minute, "slot", "slots");
+        lines.push(("reserved", format!("{slots} in the last minute, by callers outside Weir")));
+    }
     if row.backlog > 0 {
         let drained = match (row.drain_eta_s, row.drains) {
             (_, Some(false)) => "never at this rate of arrivals".to_owned(),
@@ -170,6 +201,21 @@ fn member(member: LimitGroupMember) -> [Cell; 6] {
         member.backlog.to_string().into(),
         member.reason.unwrap_or_else(|| NONE.to_owned()).into(),
     ]
+}
+
+fn reservations() -> Table<5> {
+    Table::new([
+        Column::text("id"),
+        Column::text("from"),
+        Column::text("until"),
+        Column::number("cost"),
+        Column::text("state"),
+    ])
+}
+
+fn reservation(one: Reservation) -> [Cell; 5] {
+    let (from, until) = (one.starts_at.to_string(), one.ends_at.to_string());
+    [one.id.into(), from.into(), until.into(), one.cost.to_string().into(), one.state.replace('_', " ").into()]
 }
 
 fn percent(share: Option<f64>) -> String {

@@ -1,0 +1,161 @@
+//! Slots of limit groups that callers outside Weir have taken.
+
+use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
+use weir_core::{LimitGroupId, ReservationId, Timestamp, limit::RateLimit, reservation::Reservation};
+use weir_store::{
+    Cancelled, Page, PageRequest, Reservations, SentCounts, StoreResult, reservations_below,
+    rows::{self, Row as _},
+};
+
+use crate::{
+    SqliteStore,
+    edit::Durable,
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+};
+
+static INSERT: Batch = Batch::new(
+    "INSERT INTO reservations (id, group_id, cost, created_at, starts_at, ends_at) SELECT * FROM (VALUES ",
+    "(?, ?, ?, ?, ?, ?)",
+    ",",
+    ") WHERE column1 IS NOT NULL",
+);
+
+const BY_ID: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
+FROM reservations WHERE id = ?";
+
+const CANCEL: &str = "UPDATE reservations SET cancelled_at = ? WHERE id = ?";
+
+pub(crate) const LIST: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
+FROM reservations INDEXED BY reservations_of_group
+WHERE group_id = ? AND ends_at >= ? AND (ends_at, id) < (?, ?) ORDER BY ends_at DESC, id DESC LIMIT +?";
+
+pub(crate) const AFTER: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
+FROM reservations INDEXED BY reservations_of_group
+WHERE group_id = ? AND (ends_at, id) > (?, ?) AND ends_at < ? AND cancelled_at IS NULL ORDER BY ends_at, id LIMIT +?";
+
+pub(crate) const HAS_RESERVED: &str = "
+SELECT EXISTS (SELECT 1 FROM reservations INDEXED BY reservations_of_group WHERE group_id = ?1 AND ends_at >= ?2)
+    OR EXISTS (SELECT 1 FROM limit_groups t CROSS JOIN restored m
+        WHERE t.id = ?1 AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until >= ?2)";
+
+/// The second part is the mark of a restore, as of sends.
+pub(crate) const COUNTS: &str = "
+SELECT ends_at / ?3 + 1, CASE WHEN ?4 THEN sum(cost) ELSE count(*) END
+    FROM reservations INDEXED BY reservations_of_group
+    WHERE group_id = ?1 AND ends_at > ?2 AND cancelled_at IS NULL GROUP BY 1
+UNION ALL SELECT -2, (SELECT m.sends_until FROM limit_groups t CROSS JOIN restored m
+    WHERE t.id = ?1 AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ?2)";
+
+/// Ids are in the order of their time.
+pub(crate) const PRUNE: &str = "DELETE FROM reservations WHERE id IN (
+    SELECT id FROM reservations WHERE id < ? ORDER BY id LIMIT +?)";
+
+/// The most rows that one step deletes: about a millisecond of the writer's time.
+const STEP: i64 = 500;
+
+#[async_trait]
+impl Reservations for SqliteStore {
+    async fn add_reservations(&self, new: &[Reservation]) -> StoreResult<()> {
+        let new = new.to_vec();
+        self.edit(Durable::Yes, move |transaction| {
+            new.chunks(MAX_ROWS).try_for_each(|part| {
+                let size = padded(part.len());
+                let mut values = Values::with_capacity(INSERT.columns() * size);
+                for one in part {
+                    values.blob(one.id.as_bytes()).blob(one.group.as_bytes()).int(one.cost.into());
+                    values.int(one.created_at.as_nanos()).int(one.starts_at.as_nanos()).int(one.ends_at.as_nanos());
+                }
+                values.nulls(INSERT.columns() * (size - part.len()));
+                execute(transaction.connection, &INSERT.sql(size), &values).map(drop)
+            })
+        })
+        .await
+    }
+
+    async fn reservation(&self, id: ReservationId) -> StoreResult<Option<Reservation>> {
+        Ok(fetch(&self.readers, BY_ID, Values::id(id.as_bytes()), |row| rows::reservation(row)).await?.pop())
+    }
+
+    async fn cancel_reservation(
+        &self,
+        group: LimitGroupId,
+        id: ReservationId,
+        now: Timestamp,
+    ) -> StoreResult<Cancelled> {
+        self.edit(Durable::Yes, move |transaction| {
+            let found = query(transaction.connection, BY_ID, &Values::id(id.as_bytes()), |row| rows::reservation(row))?;
+            let cancelled = Cancelled::decide(found.into_iter().next(), group, now);
+            if let Cancelled::Now(_) = cancelled {
+                let mut values = Values::default();
+                values.int(now.as_nanos()).blob(id.as_bytes());
+                execute(transaction.connection, CANCEL, &values)?;
+            }
+            Ok(cancelled)
+        })
+        .await
+    }
+
+    async fn list_reservations(
+        &self,
+        group: LimitGroupId,
+        from: Timestamp,
+        to: Timestamp,
+        page: PageRequest,
+    ) -> StoreResult<Page<Reservation>> {
+        let last = match page.before {
+            None => None,
+            // Deleted meanwhile: the older ones are too.
+            Some(id) => match self.reservation(ReservationId::from_bytes(id)).await? {
+                None => return Ok(Page { rows: Vec::new(), next: None }),
+                last => last,
+            },
+        };
+        let (end, id) = reservations_below(to, last.as_ref());
+        let mut values = Values::id(group.as_bytes());
+        values.int(from.as_nanos()).int(end.as_nanos()).blob(&id).int(i64::from(page.limit) + 1);
+        let found = fetch(&self.readers, LIST, values, |row| rows::reservation(row)).await?;
+        Ok(Page::of(found, page, |one| *one.id.as_bytes()))
+    }
+
+    async fn reserved_after(
+        &self,
+        group: LimitGroupId,
+        (end, id): (Timestamp, ReservationId),
+        to: Timestamp,
+        limit: u32,
+    ) -> StoreResult<Vec<Reservation>> {
+        let mut values = Values::id(group.as_bytes());
+        values.int(end.as_nanos()).blob(id.as_bytes()).int(to.as_nanos()).int(limit.into());
+        Ok(fetch(&self.readers, AFTER, values, |row| rows::reservation(row)).await?)
+    }
+
+    async fn has_reserved(&self, group: LimitGroupId, since: Timestamp) -> StoreResult<bool> {
+        let mut values = Values::id(group.as_bytes());
+        values.int(since.as_nanos());
+        let found = fetch(&self.readers, HAS_RESERVED, values, |row: &SqliteRow| row.flag(0)).await?;
+        Ok(found.contains(&true))
+    }
+
+    async fn reserved_counts(
+        &self,
+        group: LimitGroupId,
+        since: Timestamp,
+        limit: RateLimit,
+    ) -> StoreResult<SentCounts> {
+        let mut values = Values::id(group.as_bytes());
+        values.int(since.as_nanos()).int(limit.bucket().as_nanos() as i64).int(limit.is_in_costs().into());
+        let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
+        Ok(rows::sent_counts(fetch(&self.readers, COUNTS, values, read).await?))
+    }
+
+    async fn prune_reservations(&self, before: Timestamp) -> StoreResult<u64> {
+        let first_kept = ReservationId::new(before, 0);
+        self.edit(Durable::No, move |transaction| {
+            let mut values = Values::id(first_kept.as_bytes());
+            values.int(STEP);
+            execute(transaction.connection, PRUNE, &values)
+        })
+        .await
+    }
+}
