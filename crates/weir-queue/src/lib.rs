@@ -429,6 +429,8 @@ pub struct ReservedSlots {
     pub granted: Vec<Slot>,
     /// When to ask again for the others. Ask earlier when others want slots, too.
     pub next: Option<Timestamp>,
+    /// When the slot of the first of the others is expected, if one waits.
+    pub expected: Option<Timestamp>,
     /// The queue does not know the cursors of the group. The caller recovers them and asks again.
     pub is_unknown: bool,
     /// The cost of the first that was not granted is above a limit, so it never will be.

@@ -10,9 +10,10 @@ use weir_api::{
 };
 use weir_core::{retention::Retention, stall::StallReport};
 use weir_dashboard::DashboardSettings;
+use weir_queue::ReserveSlots;
 use weir_scheduler::{
     AbandonedDeadLetters, AlertPublisher, BacklogMeter, DeadLetterMeter, DeclinedAdmissions, EditWatcher, FastPath,
-    Folder, ProcessWatcher, Pruner, Replayer, Scheduler, StallWatch, Sweeper,
+    Folder, ProcessWatcher, Pruner, Replayer, ReservationDesk, Scheduler, StallWatch, Sweeper,
 };
 use weir_store::ProcessProfile;
 use weir_worker::{
@@ -221,6 +222,9 @@ impl Engine {
             tracing::warn!(%error, "could not read the catalogue of event types");
         }
         self.serving.spawn(event_types.clone().keep_fresh(store.clone(), self.serving.stopped()));
+        // Slots of limit groups for callers outside Weir: the field `reserver` of the API's state.
+        let _reserver: Arc<dyn ReserveSlots> =
+            Arc::new(ReservationDesk::new(store.clone(), self.backends.queue(), clock.clone()));
         let api = weir_api::router(ApiState {
             live: LiveOverview::new(
                 store.clone(),

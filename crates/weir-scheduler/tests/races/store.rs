@@ -21,8 +21,8 @@ use weir_store::{
     Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
     EditedDestination, Hold, LimitChange, LimitGroups, MessageGroup, MessageGroups, MessageGroupsRepaired,
-    NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory,
-    SentCounts, StoreResult,
+    NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, Reservations,
+    SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -68,6 +68,8 @@ struct Record {
     destinations: HashMap<DestinationId, Arc<Destination>>,
     history: HashMap<DestinationId, SendHistory>,
     groups: HashMap<LimitGroupId, Arc<LimitGroup>>,
+    /// The ends of reserved slots.
+    reserved: Vec<Timestamp>,
     rows: Vec<Row>,
     posted: u128,
     released: u64,
@@ -85,6 +87,11 @@ pub(crate) struct TestStore {
 }
 
 impl TestStore {
+    /// A reservation that ends then.
+    pub(crate) fn reserved(&self, end: Timestamp) {
+        self.record().reserved.push(end);
+    }
+
     fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap()
     }
@@ -359,7 +366,20 @@ impl ReplaySteps for TestStore {
 /// A store that keeps no copies.
 impl Paces for TestStore {}
 
-impl weir_store::Reservations for TestStore {}
+#[async_trait]
+impl Reservations for TestStore {
+    async fn has_reserved(&self, _: LimitGroupId, since: Timestamp) -> StoreResult<bool> {
+        Ok(self.record().reserved.iter().any(|end| *end >= since))
+    }
+
+    async fn reserved_counts(&self, _: LimitGroupId, since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
+        let record = self.record();
+        let bucket = |end: &Timestamp| (end.as_nanos() / limit.bucket().as_nanos() as i64 + 1, 1);
+        let mut buckets: Vec<_> = record.reserved.iter().filter(|end| **end >= since).map(bucket).collect();
+        buckets.sort_unstable();
+        Ok(SentCounts { buckets, ..SentCounts::default() })
+    }
+}
 
 #[async_trait]
 impl LimitGroups for TestStore {

@@ -48,6 +48,7 @@ impl Group {
         self.budget.drop_expired(now);
         self.drop_absent_callers(now);
         let mut answer = ReservedSlots::default();
+        // The only condition besides the cursors, which know of holds.
         if !self.is_known() {
             answer.is_unknown = true;
             return answer;
@@ -75,6 +76,7 @@ impl Group {
             self.callers.wanted = self.callers.wanted.max(left);
             self.callers.expires = now + RESERVED_FOR;
             let next = next.or_else(|| self.next_due(now)).unwrap_or(now);
+            answer.expected = Some(self.budget.start_after(self.budget.queued() + self.promises, now));
             answer.next = Some(next.max(now + SOONEST).min(now + RESERVED_AGAIN));
         }
         answer
