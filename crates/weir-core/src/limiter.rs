@@ -18,6 +18,11 @@
 //! counts as the cost of its event: it is taken whole or not at all. A send that has to wait for room is not overtaken by
 //! one of lower cost, which could happen for ever.
 //!
+//! A slot may be wider than J, for a caller outside Weir ([`Limiter::take_wide`]). Its send may start so late that the R-th
+//! after it comes too soon by spacing alone. So beside the cursor of each even limit there is a ring from then on, until
+//! the last wide slot is out of every window: it counts all slots by their ends. The cursor need not move, so a wide slot
+//! delays only what would exceed the limit.
+//!
 //! ```text
 //!   start_i     end_i              start_{i+1}                       start_{i+R}
 //!   |--- J -----|                  |--- J -----|          ...        |--- J -----|
@@ -166,6 +171,8 @@ pub struct Limiter {
     rings: Vec<Ring>,
     min_interval: Option<MinInterval>,
     last_start: Option<Timestamp>,
+    /// The latest end of the slots that were wider than usual.
+    wide_end: Option<Timestamp>,
     held_until: Timestamp,
     last_take: Option<LastTake>,
     /// The mean cost of the last sends, in parts of [`COST_OF_ONE`]; 0: not known. It only says how many to publish.
@@ -191,6 +198,8 @@ struct LastTake {
     buckets: Vec<i64>,
     cost: u32,
     last_start: Option<Timestamp>,
+    wide_end: Option<Timestamp>,
+    is_wide: bool,
 }
 
 /// The fields of a [`Limiter`], for a queue that stores cursors elsewhere.
@@ -301,6 +310,7 @@ impl Limiter {
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         self.held_until <= now
             && self.after_interval() <= now
+            && self.wide_end.is_none_or(|end| end <= now)
             && self.cursors.iter().all(|cursor| cursor.at(now).spent == 0)
             && self.rings.iter().all(|ring| ring.is_fresh(now))
     }
@@ -340,7 +350,11 @@ impl Limiter {
     /// The earliest start of the next slot by the minimum interval; [`Timestamp::MIN`] without one, or without a send.
     fn after_interval(&self) -> Timestamp {
         match (self.interval_spacing(), self.last_start) {
-            (Some(spacing), Some(last_start)) => last_start + spacing,
+            (Some(spacing), Some(last_start)) => {
+                // As long after the end of a wider slot as after that of an ordinary one.
+                let of_wide = self.wide_end.map(|end| end + spacing.saturating_sub(self.slot_width()));
+                (last_start + spacing).max(of_wide.unwrap_or(Timestamp::MIN))
+            }
             _ => Timestamp::MIN,
         }
     }
@@ -419,10 +433,20 @@ impl Limiter {
 
     /// Hands out the slot with this start, which is not before [`Self::next_start_of`] of this cost.
     pub(crate) fn take_at(&mut self, cost: u32, start: Timestamp) -> Slot {
+        self.take_wide(cost, start, Duration::ZERO)
+    }
+
+    /// The same with a slot that is at least this wide. Every limit holds for a send anywhere in it.
+    pub fn take_wide(&mut self, cost: u32, start: Timestamp, width: Duration) -> Slot {
         // Without a limit there is nothing to give back.
         let is_limited = !self.cursors.is_empty() || !self.rings.is_empty() || self.min_interval.is_some();
-        let width = self.slot_width();
+        let (is_wide, wide_end) = (width > self.slot_width(), self.wide_end);
+        let width = width.max(self.slot_width());
         self.rings.retain(|ring| ring.until.is_none_or(|until| start < until));
+        if is_wide {
+            self.count_in_rings(start + width);
+            self.wide_end = wide_end.max(Some(start + width));
+        }
         let buckets = self.rings.iter_mut().map(|ring| ring.take(start, width, cost)).collect();
         if self.counts_costs() {
             let (usual, new) = (i64::from(self.usual_cost), i64::from(cost) * i64::from(COST_OF_ONE));
@@ -431,12 +455,29 @@ impl Limiter {
             self.waiting.take_if(|waiting| waiting.cost <= cost);
         }
         let (cursors, last_start) = (self.cursors.clone(), self.last_start);
-        self.last_take = is_limited.then_some(LastTake { start, cursors, buckets, cost, last_start });
+        self.last_take =
+            is_limited.then_some(LastTake { start, cursors, buckets, cost, last_start, wide_end, is_wide });
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }
         self.last_start = self.last_start.max(Some(start));
         Slot { start, end: start + width }
+    }
+
+    /// Counts all slots of the even limits in rings, until no window has a slot any more that ends here.
+    fn count_in_rings(&mut self, slot_end: Timestamp) {
+        let last_end = self.last_start.map(|start| start + self.slot_width());
+        for cursor in &self.cursors {
+            let limit = cursor.limit.as_window();
+            let position = self.rings.partition_point(|ring| ring.limit.period < limit.period);
+            if self.rings.get(position).is_none_or(|ring| ring.limit.period != limit.period) {
+                // What the cursor owes it goes on to owe itself.
+                let before = |end| Ring::after_even(limit, &cursor.limit, Timestamp::MIN, end);
+                self.rings.insert(position, last_end.map_or_else(|| Ring::new(limit), before));
+            }
+            let ring = &mut self.rings[position];
+            ring.until = ring.until.max(Some(slot_end + limit.span() + limit.bucket() + RETIRED_LONGER));
+        }
     }
 
     /// Whether a taken slot is that of a send with this cost and this start. In the window shape several may start at once,
@@ -445,10 +486,11 @@ impl Limiter {
         taken.start == start && (taken.cost == cost || !self.counts_costs())
     }
 
-    /// Whether [`Self::give_back_of`] would succeed. Without a limit there is nothing to give back.
+    /// Whether [`Self::give_back_of`] would succeed for a slot of the usual width: a wider one that started at the same
+    /// instant is another one. Without a limit there is nothing to give back.
     pub(crate) fn can_give_back(&self, cost: u32, start: Timestamp, now: Timestamp) -> bool {
         match &self.last_take {
-            Some(last) => start < now && self.is_of(last, cost, start),
+            Some(last) => start < now && !last.is_wide && self.is_of(last, cost, start),
             None => self.cursors.is_empty() && self.rings.is_empty() && self.min_interval.is_none(),
         }
     }
@@ -466,8 +508,8 @@ impl Limiter {
             return false;
         }
         match self.last_take.take() {
-            Some(LastTake { cursors, buckets, cost, last_start, .. }) => {
-                (self.cursors, self.last_start) = (cursors, last_start);
+            Some(LastTake { cursors, buckets, cost, last_start, wide_end, .. }) => {
+                (self.cursors, self.last_start, self.wide_end) = (cursors, last_start, wide_end);
                 self.rings.iter_mut().zip(buckets).for_each(|(ring, bucket)| ring.give_back(bucket, cost));
                 true
             }
@@ -485,7 +527,9 @@ impl Limiter {
         if self.follows(limits) {
             return;
         }
-        let old_width = self.slot_width();
+        // The last send may start as late as at the end of a wider slot.
+        let wide_end = self.wide_end.unwrap_or(Timestamp::MIN);
+        let old_width = self.last_start.map_or(Duration::ZERO, |start| wide_end.since(start)).max(self.slot_width());
         // The cursor of each new limit: kept, changed to another limit of its period, or new.
         let unmoved = self.last_start;
         let cursor_of = |limit: &RateLimit| self.cursors.iter().find(|cursor| cursor.limit.period == limit.period);

@@ -9,6 +9,9 @@ use crate::{
 
 /// How long a slot is wide for a caller that says nothing.
 pub const DEFAULT_WIDTH: Duration = Duration::from_millis(250);
+/// No slot is wider: nothing that was granted before a loss of the queue's data may start later than three seconds after
+/// it.
+pub const WIDEST: Duration = Duration::from_millis(2_500);
 /// The longest time that a caller may wait for its slot.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 

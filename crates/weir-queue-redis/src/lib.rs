@@ -4,8 +4,8 @@
 //! `clock` is the time of the server in this process. `client` calls the scripts, `batcher` collects what goes in one
 //! call, `notifications` come from other processes, and `tidying` drops the expired state of dead workers. `scripts` has
 //! the texts, and the head of each says what it does: `admit`, `begin`, `change_terms`, `claim`, `close`, `depths`,
-//! `hold`, `orphaned`, `progress`, `publish`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the parts that they
-//! share, `arguments`, `entries`, `groups`, `holders`, `limiter`, `permits`, `shard`, `turns`, `untaken`.
+//! `give_back`, `hold`, `orphaned`, `progress`, `publish`, `reserve`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the parts that they
+//! share, `arguments`, `entries`, `groups`, `holders`, `limiter`, `permits`, `recovery`, `shard`, `turns`, `untaken`.
 //!
 //! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job
 //! table. The server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store:
@@ -18,6 +18,7 @@
 //!     ├─ slots: requests for slots
 //!     ├─ settlements: ended permits; tidying: expired state of dead workers
 //!     ├─ wakes: each destination once
+//!     ├─ reservations: slots of groups for callers outside Weir
 //!     └─ admissions: new deliveries that need no run
 //!          │
 //! ShardClient: calls of scripts ─┬─ connection: one shared connection, scripts in pipelines
@@ -51,6 +52,7 @@ mod permits;
 mod publish;
 mod reader;
 mod repairs;
+mod reservations;
 mod schedule;
 mod scripts;
 mod settlements;
@@ -70,6 +72,7 @@ use self::{
     connect::Dialer,
     keys::Shard,
     reader::Reader,
+    reservations::Reservations,
     scripts::Operation,
     settlements::Settlements,
     slots::SlotRequests,
@@ -91,6 +94,7 @@ pub struct RedisQueue {
     settlements: Arc<Settlements>,
     wakes: Arc<Wakes>,
     admissions: Arc<Admissions>,
+    reservations: Reservations,
     /// Started by the first take: a process that only ingests reads no permits.
     reader: Mutex<Option<Reader>>,
     /// Tasks that end when the queue is dropped.
@@ -141,7 +145,8 @@ impl RedisQueue {
             background.spawn(admissions.clone().run(shard));
         }
         let (reader, _background) = (Mutex::new(None), background);
-        Ok(Self { client, slot_requests, settlements, wakes, admissions, reader, _background })
+        let reservations = Reservations::new(&client);
+        Ok(Self { client, reservations, slot_requests, settlements, wakes, admissions, reader, _background })
     }
 
     /// The clock of Redis. Slots are given by it, so a process with this queue must use it everywhere.

@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use weir_core::{Backoff, Clock as _, Timestamp, plan::NextRun};
-use weir_queue::{GroupRun, Publication, Published, QueueError};
+use weir_queue::{Publication, Published, QueueError};
 
 use crate::{
     RedisQueue,
     client::ScriptAnswer,
     keys::Shard,
     schedule::{BATCH, by_shard},
-    scripts::{Call, Operation, group_terms},
+    scripts::{Call, Operation},
 };
 
 /// How many times a publication is tried. While Redis is silent, three tries take longer than the lease of the run: by
@@ -160,11 +160,8 @@ impl RedisQueue {
             call.limiter(recovered);
         }
         call.arg(u8::from(group.is_some()));
-        if let Some(GroupRun { terms, recovered }) = group {
-            call.terms(&group_terms(terms)).arg(u8::from(recovered.is_some()));
-            if let Some(recovered) = recovered {
-                call.limiter(recovered);
-            }
+        if let Some(group) = group {
+            call.group(group);
         }
         call.arg(u8::from(pace.is_some()));
         if let Some(rate) = pace {

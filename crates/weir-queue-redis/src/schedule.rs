@@ -8,12 +8,12 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{
-    Clock as _, Destination, DestinationId, LimitGroup, LimitGroupId, adaptive::Status, claim::ClaimedDelivery,
-    stall::Progress,
+    Clock as _, Destination, DestinationId, LimitGroup, LimitGroupId, Timestamp, adaptive::Status,
+    claim::ClaimedDelivery, stall::Progress,
 };
 use weir_queue::{
-    DueJobs, Hold, JobLease, LeftShard, Publication, Published, QueueProgress, QueueResult, Schedule, Terms,
-    TermsChange, Wake,
+    DueJobs, GroupRun, Hold, JobLease, LeftShard, Publication, Published, QueueProgress, QueueResult, ReservedSlots,
+    Schedule, Terms, TermsChange, Wake, WantedSlot,
 };
 
 use crate::{
@@ -210,6 +210,14 @@ impl Schedule for RedisQueue {
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
         self.admissions.add(deliveries);
+    }
+
+    async fn reserve_slots(&self, group: &GroupRun, wanted: &[WantedSlot]) -> QueueResult<ReservedSlots> {
+        self.reservations.take(group, wanted).await
+    }
+
+    async fn give_back_reserved(&self, group: LimitGroupId, cost: u32, start: Timestamp) -> QueueResult<()> {
+        self.reservations.give_back(group, cost, start).await
     }
 
     async fn declined(&self) -> Vec<ClaimedDelivery> {

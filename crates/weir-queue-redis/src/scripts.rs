@@ -17,8 +17,8 @@ use weir_core::{
     plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };
 use weir_queue::{
-    LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, MOST_REPORTS, REPORTS_OF_A_RUN, RUN_FALLBACK, SLOT_HORIZON,
-    SLOW_PACE, Terms,
+    GroupRun, LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, MOST_REPORTS, REPORTS_OF_A_RUN, RESERVED_AGAIN,
+    RESERVED_FOR, RUN_FALLBACK, SLOT_HORIZON, SLOW_PACE, Terms,
 };
 
 use crate::{
@@ -71,6 +71,8 @@ pub(crate) enum Operation {
     Publish,
     Admit,
     TakeSlot,
+    Reserve,
+    GiveBack,
     Settle,
     Holders,
     Orphaned,
@@ -101,7 +103,8 @@ const PLAIN: &[&str] = &[];
 const LIMITING: &[&str] = &[LIMITER];
 const ISSUING: &[&str] = &[LIMITER, lua!("permits")];
 const TAKING_TURNS: &[&str] = &[LIMITER, TURNS];
-const PUBLISHING: &[&str] = &[LIMITER, lua!("permits"), TURNS];
+const PUBLISHING: &[&str] = &[LIMITER, lua!("permits"), lua!("recovery"), TURNS];
+const RESERVING: &[&str] = &[LIMITER, lua!("recovery"), TURNS];
 const COUNTING: &[&str] = &[UNTAKEN];
 const WATCHING: &[&str] = &[LIMITER, UNTAKEN];
 
@@ -117,6 +120,8 @@ impl Operation {
             Self::Publish => (PUBLISHING, lua!("publish")),
             Self::Admit => (ISSUING, lua!("admit")),
             Self::TakeSlot => (LIMITING, lua!("take_slot")),
+            Self::Reserve => (RESERVING, lua!("reserve")),
+            Self::GiveBack => (TAKING_TURNS, lua!("give_back")),
             Self::Settle => (TAKING_TURNS, lua!("settle")),
             Self::Holders => (PLAIN, lua!("holders")),
             Self::Orphaned => (PLAIN, lua!("orphaned")),
@@ -203,6 +208,9 @@ fn constants() -> String {
     ] {
         text += &format!("local {name} = {number}\n");
     }
+    // Of callers outside Weir, with the functions for them in one table: a script has few names left.
+    let (kept, again) = (RESERVED_FOR.as_micros(), RESERVED_AGAIN.as_micros());
+    text += &format!("local CALLERS = {{ KEPT = {kept}, AGAIN = {again} }}\n");
     // In milliseconds, the unit in which keys expire.
     text + &format!("local KEEP_LONGER_MS = {}\n", KEEP_LONGER.as_millis()) + lua!("periods")
 }
@@ -276,6 +284,15 @@ impl Call {
             } else {
                 return self;
             }
+        }
+    }
+
+    /// A group, as `recovery.lua` reads it.
+    pub(crate) fn group(&mut self, GroupRun { terms, recovered }: &GroupRun) -> &mut Self {
+        self.terms(&group_terms(terms)).arg(u8::from(recovered.is_some()));
+        match recovered {
+            Some(recovered) => self.limiter(recovered),
+            None => self,
         }
     }
 

@@ -26,7 +26,7 @@ use crate::{
 const SLOW_ANSWER: Duration = Duration::from_millis(3);
 /// Redis grants slots [`GRANT_AHEAD`] ahead at most. If a slot starts later than that plus this margin, a clock is
 /// wrong: the error of an ordinary clock is a few milliseconds.
-const CLOCK_DOUBT: Duration = Duration::from_millis(50);
+pub(crate) const CLOCK_DOUBT: Duration = Duration::from_millis(50);
 
 struct PendingRequest {
     request: SlotRequest,

@@ -10,6 +10,7 @@ mod groups;
 mod holds;
 mod paces;
 mod progress;
+mod reservations;
 mod room;
 mod schedule;
 mod slots;
@@ -40,7 +41,8 @@ use weir_core::{
 };
 
 pub use self::{
-    edits::*, fast_path::*, groups::*, holds::*, paces::*, progress::*, room::*, schedule::*, slots::*, spacing::*,
+    edits::*, fast_path::*, groups::*, holds::*, paces::*, progress::*, reservations::*, room::*, schedule::*,
+    slots::*, spacing::*,
 };
 use crate::{
     DueJobs, HandedBack, Hold, JobLease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
@@ -426,6 +428,16 @@ macro_rules! queue_conformance {
             turns_are_divided_by_weight,
             no_more_permits_are_queued_under_a_group_than_its_rate,
             a_destination_that_leaves_its_group_has_only_its_own_budget,
+            a_queue_without_the_cursors_of_a_group_says_so_and_reserves_nothing,
+            reserved_slots_continue_from_the_recovered_cursors,
+            callers_alone_get_all_slots_one_spacing_apart,
+            a_reserved_slot_is_as_wide_as_its_caller_wants_and_counts_until_its_end,
+            a_reservation_above_a_limit_in_costs_is_never_granted,
+            reserved_slots_and_slots_of_members_come_from_one_budget,
+            a_reservation_does_not_overtake_a_queued_permit,
+            callers_have_turns_like_a_member_with_weight_1,
+            what_is_promised_to_callers_who_have_gone_goes_to_the_members,
+            a_reserved_slot_is_given_back_if_it_is_the_last_one,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

@@ -62,6 +62,12 @@ pub const LONGEST_RUN: Duration = Duration::from_millis(500);
 /// job that waits for a slow receiver one run a second.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
+/// How long callers outside Weir keep their place, and the slots that are promised to them, without another request. Longer
+/// than a slow call; a promise that nobody fetches keeps the others waiting.
+pub const RESERVED_FOR: Duration = Duration::from_secs(1);
+/// Callers ask again after this time at the latest, so that they keep their place.
+pub const RESERVED_AGAIN: Duration = Duration::from_millis(400);
+
 /// How long a record of a process is shown to others. With the time until the next look, a process that dies is forgotten
 /// within 3 s.
 pub const RECORD_KEPT: Duration = Duration::from_millis(2_800);
@@ -423,6 +429,8 @@ pub struct ReservedSlots {
     pub granted: Vec<Slot>,
     /// When to ask again for the others. Ask earlier when others want slots, too.
     pub next: Option<Timestamp>,
+    /// When the slot of the first of the others is expected, if one waits.
+    pub expected: Option<Timestamp>,
     /// The queue does not know the cursors of the group. The caller recovers them and asks again.
     pub is_unknown: bool,
     /// The cost of the first that was not granted is above a limit, so it never will be.

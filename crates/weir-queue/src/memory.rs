@@ -14,11 +14,14 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 pub use table::{Depths, JobTable};
 use tokio::sync::Notify;
-use weir_core::{Clock, Destination, DestinationId, LimitGroup, Timestamp, adaptive::Status, claim::ClaimedDelivery};
+use weir_core::{
+    Clock, Destination, DestinationId, LimitGroup, LimitGroupId, Timestamp, adaptive::Status, claim::ClaimedDelivery,
+};
 
 use crate::{
-    DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueProgress,
-    QueueResult, Report, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
+    DueJobs, GroupRun, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published,
+    QueueProgress, QueueResult, Report, ReservedSlots, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
+    WantedSlot,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -147,6 +150,15 @@ impl Schedule for MemoryQueue {
             .change(|table, now| deliveries.into_iter().filter_map(|delivery| table.admit(now, delivery)).collect());
         self.published.notify_one();
         self.declined.add(declined);
+    }
+
+    async fn reserve_slots(&self, group: &GroupRun, wanted: &[WantedSlot]) -> QueueResult<ReservedSlots> {
+        Ok(self.change(|table, now| table.reserve_slots(now, group, wanted)))
+    }
+
+    async fn give_back_reserved(&self, group: LimitGroupId, cost: u32, start: Timestamp) -> QueueResult<()> {
+        self.change(|table, now| table.give_back_reserved(now, group, cost, start));
+        Ok(())
     }
 
     async fn declined(&self) -> Vec<ClaimedDelivery> {

@@ -1,10 +1,10 @@
 //! The groups of a batch: their terms, the cursors that a queue has lost, and the homes that destinations have left.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, time::Duration};
 
-use weir_core::{DestinationId, IdMap, IdSet, LimitGroup, Limiter, Timestamp, limit::Shape};
+use weir_core::{DestinationId, IdMap, IdSet, LimitGroup, Limiter, RateLimit, Timestamp, limit::Shape};
 use weir_queue::{GroupRun, LAST_OLD_START, LeftShard, Published, Wake};
-use weir_store::StoreError;
+use weir_store::{RunStore, SentCounts, StoreError};
 
 use crate::{
     release::Failure,
@@ -102,36 +102,65 @@ impl Scheduler {
         for run in runs {
             let Some(turn) = run.lease.turn.filter(|turn| !turn.is_known) else { continue };
             if let Some(group) = run.group.as_mut().filter(|group| group.terms.id == turn.group) {
-                group.recovered = Some(self.recovered(&group.terms, turn.known_since, now).await?);
+                group.recovered = Some(recovered(&*self.store, &group.terms, turn.known_since, now).await?);
             }
         }
         Ok(())
     }
+}
 
-    async fn recovered(
-        &self,
-        terms: &Arc<LimitGroup>,
-        known_since: Timestamp,
-        now: Timestamp,
-    ) -> Result<Limiter, StoreError> {
-        let limits = &terms.rate_limits;
-        let spans = limits.as_slice().iter().map(|limit| limit.span() + limit.bucket());
-        let longest =
-            spans.chain(limits.min_interval().map(|interval| interval.as_duration())).max().unwrap_or_default();
-        let senders = self.store.group_senders(terms.id, now - longest).await?;
-        let histories = if senders.is_empty() { Vec::new() } else { self.store.send_history(&senders).await? };
-        let starts = histories.into_iter().filter_map(|history| latest_start(history, known_since, now));
-        let mut limiter = Limiter::recovered(limits, starts.max());
-        for &limit in limits.of_shape(Shape::Window).filter(|_| !senders.is_empty()) {
-            let sent = self.store.sent_counts(&senders, now - (limit.span() + limit.bucket()), limit).await?;
-            limiter.expect_cost(sent.usual_cost);
-            limiter.recall(sent.ring(limit, known_since + LAST_OLD_START, now));
-        }
-        let is_edited = terms.created_at < terms.updated_at;
-        for limit in of_late(limits, terms.updated_at, now).filter(|_| !senders.is_empty() && is_edited) {
-            let sent = self.store.sent_counts(&senders, now - (limit.span() + limit.bucket()), limit).await?;
-            limiter.recall_even(&sent.ring(limit, known_since + LAST_OLD_START, now));
-        }
-        Ok(limiter)
+/// The cursors of a group after everything that is recorded, and what may still start.
+pub(crate) async fn recovered(
+    store: &dyn RunStore,
+    terms: &LimitGroup,
+    known_since: Timestamp,
+    now: Timestamp,
+) -> Result<Limiter, StoreError> {
+    let limits = &terms.rate_limits;
+    let spans = limits.as_slice().iter().map(limit_span);
+    let longest = spans.chain(limits.min_interval().map(|interval| interval.as_duration())).max().unwrap_or_default();
+    let senders = store.group_senders(terms.id, now - longest).await?;
+    let histories = if senders.is_empty() { Vec::new() } else { store.send_history(&senders).await? };
+    let starts = histories.into_iter().filter_map(|history| latest_start(history, known_since, now));
+    // Nobody reports when callers outside Weir have started their calls, and slots may be granted that are not recorded yet.
+    let has_reserved = store.has_reserved(terms.id, now - longest).await?;
+    let unrecorded = known_since + LAST_OLD_START;
+    let reserved = has_reserved.then(|| now.max(unrecorded));
+    let mut limiter = Limiter::recovered(limits, starts.max().max(reserved));
+    if senders.is_empty() && !has_reserved {
+        return Ok(limiter);
     }
+    let ring = async |limit| {
+        let since = now - limit_span(&limit);
+        let mut sent =
+            if senders.is_empty() { SentCounts::default() } else { store.sent_counts(&senders, since, limit).await? };
+        let mut latest = now;
+        if has_reserved {
+            sent.buckets.extend(store.reserved_counts(terms.id, since, limit).await?.buckets);
+            // Their slots may end later than now.
+            latest = now + LAST_OLD_START;
+        }
+        Ok::<_, StoreError>((sent.usual_cost, sent.ring(limit, unrecorded, latest)))
+    };
+    for &limit in limits.of_shape(Shape::Window) {
+        let (usual_cost, ring) = ring(limit).await?;
+        limiter.expect_cost(usual_cost);
+        limiter.recall(ring);
+    }
+    // Calls in reserved slots are not evenly spaced, and neither are sends before an edit.
+    let is_edited = terms.created_at < terms.updated_at;
+    let uneven: Vec<_> = match (has_reserved, is_edited) {
+        (true, _) => limits.of_shape(Shape::Even).map(RateLimit::as_window).collect(),
+        (false, true) => of_late(limits, terms.updated_at, now).collect(),
+        (false, false) => Vec::new(),
+    };
+    for limit in uneven {
+        limiter.recall_even(&ring(limit).await?.1);
+    }
+    Ok(limiter)
+}
+
+/// How far back a limit counts.
+fn limit_span(limit: &RateLimit) -> Duration {
+    limit.span() + limit.bucket()
 }

@@ -12,6 +12,8 @@
 //! A run is decided in `run`, and its last part for a destination with a replay in `replay_run`; `replay_shares` keeps
 //! the credit of each; `groups` reads the limit groups of a batch. `replay` moves the deliveries of replays.
 //!
+//! `reservations` gives slots of limit groups to callers outside Weir.
+//!
 //! `run_every` is the loop of the agents that make passes.
 
 mod abandoned;
@@ -29,6 +31,7 @@ mod release;
 mod replay;
 mod replay_run;
 mod replay_shares;
+mod reservations;
 mod run;
 mod run_every;
 mod scheduler;
@@ -45,6 +48,7 @@ pub use fold::Folder;
 pub use processes::ProcessWatcher;
 pub use prune::Pruner;
 pub use replay::Replayer;
+pub use reservations::{MOST_WAITING, MOST_WAITING_IN_ALL, ReservationDesk};
 pub use scheduler::Scheduler;
 pub use stalls::StallWatch;
 pub use sweep::{Sweeper, recover_all};

@@ -12,7 +12,7 @@ use weir_core::{retention::Retention, stall::StallReport};
 use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
     AbandonedDeadLetters, AlertPublisher, BacklogMeter, DeadLetterMeter, DeclinedAdmissions, EditWatcher, FastPath,
-    Folder, ProcessWatcher, Pruner, Replayer, Scheduler, StallWatch, Sweeper,
+    Folder, ProcessWatcher, Pruner, Replayer, ReservationDesk, Scheduler, StallWatch, Sweeper,
 };
 use weir_store::ProcessProfile;
 use weir_worker::{
@@ -244,10 +244,9 @@ impl Engine {
                 self.stalls.clone(),
                 self.serving.stops(),
             ),
+            reserver: Arc::new(ReservationDesk::new(store.clone(), self.backends.queue(), clock.clone())),
             store,
             queue: self.backends.queue(),
-            // The desk of weir-scheduler takes its place.
-            reserver: Arc::new(crate::reserver::QueueReserver(self.backends.queue())),
             clock: clock.clone(),
             keys,
             addresses: settings.addresses(),

@@ -25,7 +25,6 @@ mod listener;
 mod logs;
 mod metrics;
 mod open_files;
-mod reserver;
 mod sd_notify;
 mod stage;
 mod traces;

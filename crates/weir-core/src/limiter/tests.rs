@@ -520,6 +520,42 @@ proptest! {
         assert_kept(&mut sends, &limits);
     }
 
+    /// Slots for callers outside Weir are wider than the others. Sends start anywhere in their slots; some slots are given
+    /// back, and in between the limits are edited and edited back: a window is bounded by the largest.
+    #[test]
+    fn no_sliding_window_exceeds_its_bound_with_slots_of_any_width(
+        limits in any_limits(),
+        steps in prop::collection::vec((0u64..400, 0u64..2_500, 0u64..1_000, 0u8..12), 1..600),
+        is_edited in any::<bool>(),
+    ) {
+        let less = RateLimits::new(limits.as_slice().iter().map(|limit| {
+            let lower = RateLimit::new(limit.limit.get().div_ceil(2), limit.period).unwrap();
+            lower.with_margin(limit.margin_ms()).unwrap().with_shape(limit.shape()).unwrap()
+        }).collect()).unwrap().with_min_interval(limits.min_interval());
+        let mut limiter = Limiter::new(&limits);
+        let (mut now, mut sends) = (at(0), Vec::new());
+        for (gap, width, part, kind) in steps {
+            now = now + Duration::from_millis(gap / 8);
+            if kind == 0 && is_edited {
+                limiter.reconfigure(&less);
+                limiter.reconfigure(&limits);
+            }
+            now = now.max(limiter.next_start(now) - GRANT_AHEAD);
+            let width = Duration::from_millis(if kind % 3 == 0 { width } else { 0 });
+            let slot = limiter.take_wide(1, limiter.next_start(now), width);
+            assert!(slot.end.since(slot.start) >= width);
+            if kind == 1 || kind == 3 {
+                // Nobody else can have used it.
+                assert!(limiter.give_back(slot.start, slot.start + Duration::from_nanos(1)) || limits.as_slice().is_empty());
+                now = now.max(slot.start + Duration::from_nanos(1));
+            } else {
+                let late = slot.end.since(slot.start).as_nanos() as u64 / 1_000 * part;
+                sends.push(if part > 900 { slot.end - Duration::from_nanos(1) } else { slot.start + Duration::from_nanos(late) });
+            }
+        }
+        assert_kept(&mut sends, &limits);
+    }
+
     /// Sends start alternately at the end and at the start of their slots. Windows are judged from 100 ms after each
     /// edit.
     #[test]
@@ -720,6 +756,45 @@ proptest! {
         let utilisation = f64::from(rate * 10 - 1) / f64::from(rate) / last.since(at(0)).as_secs_f64();
         prop_assert!(rate == 1 || utilisation >= 0.985, "{utilisation}");
     }
+}
+
+/// One slot in four is a quarter of a second wide.
+#[test]
+fn wide_slots_cost_a_limit_only_the_time_by_which_they_are_wider() {
+    for (limit, period, least) in [(300, Period::MINUTE, 0.99), (10, Period::SECOND, 0.80), (100, Period::SECOND, 0.78)]
+    {
+        let mut limiter = Limiter::new(&limits(&[(limit, period, 1)]));
+        let count = limit * 10;
+        let take = |slot: u32| {
+            let width = Duration::from_millis(if slot % 4 == 0 { 250 } else { 0 });
+            limiter.take_wide(1, limiter.next_start(at(0)), width).start
+        };
+        let last = (0..=count).map(take).last().unwrap();
+        let used = 10.0 * period.window().as_secs_f64() / last.since(at(0)).as_secs_f64();
+        assert!((least..=1.0).contains(&used), "{limit}: {used}");
+    }
+}
+
+#[test]
+fn a_wide_slot_does_not_delay_the_next_one_unless_a_window_would_hold_too_many() {
+    let mut limiter = Limiter::new(&limits(&[(10, Period::SECOND, 1)]));
+    let wide = limiter.take_wide(1, at(0), Duration::from_millis(300));
+    assert_eq!(wide, Slot { start: at(0), end: at(300) });
+    assert_eq!(limiter.next_start(at(0)), at(101));
+    // The others of its window count with it, so the next one is as late as if it had been sent at its end.
+    (0..9).for_each(|_| {
+        limiter.take(at(0));
+    });
+    assert!((at(1_300)..at(1_303)).contains(&limiter.next_start(at(0))));
+}
+
+#[test]
+fn a_minimum_interval_counts_from_the_end_of_a_wide_slot() {
+    let mut limiter = Limiter::new(&spaced(RateLimits::UNLIMITED, 100));
+    let wide = limiter.take_wide(1, at(0), Duration::from_millis(250));
+    assert_eq!(limiter.next_start(at(0)), wide.end + Duration::from_millis(100));
+    limiter.reconfigure(&spaced(RateLimits::UNLIMITED, 50));
+    assert!(limiter.next_start(at(0)) >= wide.end + Duration::from_millis(50));
 }
 
 #[test]

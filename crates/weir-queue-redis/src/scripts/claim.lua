@@ -96,9 +96,9 @@ end
 local function claim_group(id, group, due)
   local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
   local ahead = ended_meanwhile(group, queued + in_flight)
-  local open, is_full = 0, false
+  local open, is_full, of_callers = 0, false, 0
   if group.cursors then
-    open, is_full = open_turns(group, queued, in_flight, ahead)
+    open, is_full, of_callers = open_turns(group, queued, in_flight, ahead)
   end
   local run_since = group.floor == group.due and group.due or nil
   local flows = give_turns(id, group, open, math.min(most - #leases, MOST_TURNS))
@@ -113,13 +113,18 @@ local function claim_group(id, group, due)
     end
   end
   group.ran = now
-  if redis.call('EXISTS', turns_of(id)) == 0 then
+  if of_callers > 0 then
+    CALLERS.promise(group.callers, math.min(of_callers, CALLERS.waiting(group)))
+  end
+  local waiting = CALLERS.waiting(group)
+  if redis.call('EXISTS', turns_of(id)) == 0 and waiting == 0 then
     move_job(id, group, 'idle', nil)
-  elseif is_full or not group.cursors then
+  elseif is_full and waiting == 0 or not group.cursors then
     -- The next settle, or the publication of the cursors, calls it.
     schedule(id, group, now + RUN_FALLBACK, now + RUN_FALLBACK, is_full)
   else
     local next_due = paced_due(group, others_in(id, group), now)
+    next_due = math.max(CALLERS.before_end(group, next_due), now + CADENCE)
     schedule(id, group, next_due, next_due, false)
   end
 end

@@ -1,7 +1,7 @@
 -- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds. A
 -- limiter is { cursors = { { limit, period, burst, margin, since, spent }… }, interval = the minimum interval or nil,
--- last_start = time or nil, wide_end = the end of the last slot if it was wider than usual, or nil, held_until = time,
--- last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil, and where a
+-- last_start = time or nil, wide_end = the latest end of slots that were wider than usual, or nil, held_until = time,
+-- is_wide = true if the last slot was made wider for a caller, last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil, and where a
 -- limit is in costs: last_cost, usual_cost = the mean cost of the last sends in parts of COST_OF_ONE, waiting = { the
 -- highest cost that waits for room, from when and until when nothing cheaper overtakes it } or nil }. A cursor of an earlier version has
 -- no margin. Cursors with a ring: ring.lua.
@@ -185,45 +185,76 @@ local function start_after(limiter, others, at)
   return start
 end
 
--- Notes the cost of a slot, where a limit is in costs.
-local function note_cost(limiter, cost)
-  local new, usual = cost * COST_OF_ONE, limiter.usual_cost
-  limiter.last_cost = cost
-  limiter.usual_cost = usual and usual > 0 and usual + math.floor((new - usual) / 16) or new
-  if limiter.waiting and limiter.waiting[1] <= cost then
-    limiter.waiting = nil
+local take_slot
+do
+  -- Notes the cost of a slot, where a limit is in costs.
+  local function note_cost(limiter, cost)
+    local new, usual = cost * COST_OF_ONE, limiter.usual_cost
+    limiter.last_cost = cost
+    limiter.usual_cost = usual and usual > 0 and usual + math.floor((new - usual) / 16) or new
+    if limiter.waiting and limiter.waiting[1] <= cost then
+      limiter.waiting = nil
+    end
   end
-end
 
--- Takes the slot with this start, which is not before the next one of a send of this cost, and returns its end. A slot of a
--- minimum interval is at least `needed` wide, as far as the limits allow: the caller takes the error of its clock from both
--- ends, and the next slot begins later instead.
-local function take_slot(limiter, start, needed, cost)
-  local width = width_of_slots(limiter)
-  limiter.wide_end = nil
-  if limiter.interval and needed > width then
-    width = math.min(needed, ordinary_width(limiter))
-    limiter.wide_end = start + width
-  end
-  local before = { start, limiter.last_start or false }
-  for _, cursor in ipairs(limiter.cursors) do
-    before[#before + 1], before[#before + 2] = cursor.since, cursor.spent
-    cursor.since, cursor.spent = tokens_at(cursor, start)
-    cursor.spent = cursor.spent + 1
-    if cursor.ring and cursor.ring_until and start >= cursor.ring_until then
-      cursor.ring, cursor.ring_until = nil, nil
-    end
-    if cursor.ring then
-      take_in_ring(cursor, start, start + width, cost)
+  -- Counts all slots of the even limits in rings, until no window has a slot any more that ends at this time: a wide slot may
+  -- be used so late that the spacing alone does not keep the limit.
+  local function count_in_rings(limiter, slot_end)
+    for _, cursor in ipairs(limiter.cursors) do
+      if not is_window(cursor) then
+        if not cursor.ring then
+          cursor.ring = { 0, 0, 0, 0, cursor.since }
+          if limiter.last_start then
+            local every = math.min(spacing(cursor), spacing_with(cursor, ring_slot(cursor)))
+            count_even(cursor, cursor.burst, cursor.limit, every, 0, limiter.last_start + width_of_slots(limiter))
+          end
+        end
+        local kept = window_of(cursor.period) + ring_slot(cursor) + (cursor.margin or 0) + bucket_of(cursor)
+        cursor.ring_until = math.max(cursor.ring_until or 0, slot_end + kept + RETIRED_LONGER)
+      end
     end
   end
-  if counts_costs(limiter) then
-    note_cost(limiter, cost)
+
+  -- Takes the slot with this start, which is not before the next one of a send of this cost, and returns its end. A slot of a
+  -- minimum interval is at least `needed` wide, as far as the limits allow: the caller takes the error of its clock from both
+  -- ends, and the next slot begins later instead. `wide`: how wide it is for a caller outside Weir; nil for a permit.
+  function take_slot(limiter, start, needed, cost, wide)
+    local width, wide_end = width_of_slots(limiter), limiter.wide_end
+    if wide_end and wide_end <= start then
+      wide_end = nil
+    end
+    limiter.wide_before, limiter.wide_end, limiter.is_wide = wide_end, wide_end, nil
+    if limiter.interval and needed > width then
+      width = math.min(needed, ordinary_width(limiter))
+      limiter.wide_end = math.max(wide_end or 0, start + width)
+    end
+    for _, cursor in ipairs(limiter.cursors) do
+      if cursor.ring and cursor.ring_until and start >= cursor.ring_until then
+        cursor.ring, cursor.ring_until = nil, nil
+      end
+    end
+    if wide and wide > width then
+      width, limiter.is_wide = wide, true
+      limiter.wide_end = math.max(wide_end or 0, start + width)
+      count_in_rings(limiter, start + width)
+    end
+    local before = { start, limiter.last_start or false }
+    for _, cursor in ipairs(limiter.cursors) do
+      before[#before + 1], before[#before + 2] = cursor.since, cursor.spent
+      cursor.since, cursor.spent = tokens_at(cursor, start)
+      cursor.spent = cursor.spent + 1
+      if cursor.ring then
+        take_in_ring(cursor, start, start + width, cost)
+      end
+    end
+    if counts_costs(limiter) then
+      note_cost(limiter, cost)
+    end
+    limiter.last_start = math.max(limiter.last_start or 0, start)
+    -- Without a limit there is nothing to give back.
+    limiter.last_take = (#limiter.cursors > 0 or limiter.interval) and before or nil
+    return start + width
   end
-  limiter.last_start = math.max(limiter.last_start or 0, start)
-  -- Without a limit there is nothing to give back.
-  limiter.last_take = (#limiter.cursors > 0 or limiter.interval) and before or nil
-  return start + width
 end
 
 -- The cursors as they were before the last slot was taken, if it has this start; nil when something has moved them
@@ -264,8 +295,7 @@ local function give_back(limiter, start, at, cost)
       end
     end
     limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
-    -- The minimum interval after the slot before it has passed: otherwise this one would not have begun.
-    limiter.last_take, limiter.wide_end = nil, nil
+    limiter.last_take, limiter.wide_end, limiter.is_wide = nil, limiter.wide_before, nil
   end
 end
 
@@ -298,10 +328,11 @@ local function take_slot_in(budgets, start, needed, cost)
   return start, slot_end
 end
 
--- Gives a slot back in all of them or in none. Without a limit there is nothing to give back.
+-- Gives a slot back in all of them or in none. A wider one that started at the same instant is another one. Without a limit
+-- there is nothing to give back.
 local function give_back_in(budgets, slot_start, at, cost)
   for _, limiter in ipairs(#budgets > 1 and budgets or {}) do
-    local is_last = is_last_cost(limiter, cost) and cursors_before(limiter, slot_start)
+    local is_last = not limiter.is_wide and is_last_cost(limiter, cost) and cursors_before(limiter, slot_start)
     if (#limiter.cursors > 0 or limiter.interval) and not is_last then
       return
     end
@@ -342,112 +373,119 @@ local function smoothed(known, new)
   return new >= known and new or known - math.floor((known - new) / 8)
 end
 
--- The cursor under another limit of the same period. The debt, in sends since the last start, stays, but no wait is
--- longer than a window. No edit adds a token: the tokens by which a burst is raised count as spent.
-local function moved_cursor(cursor, limit, last_start)
-  local moved = cursor_after(limit, nil)
-  local every = spacing(limit)
-  -- Both values are rounded so that the next start is later. The products exceed 2^53, so a further microsecond covers
-  -- the lost digits.
-  local on_the_way = math.floor(math.max(0, last_start - cursor.since) * every / spacing(cursor)) - 1
-  local owed = math.max(0, cursor.since - last_start)
-  if owed > 0 then
-    owed = math.ceil(owed * every / spacing(cursor)) + 1
-  end
-  local spent = cursor.spent + math.max(0, limit.burst - cursor.burst)
-  -- Spent tokens above the burst become time.
-  local over = math.max(0, spent - limit.burst) * every
-  -- No wait is longer than a window after the last start.
-  local latest = last_start + window_of(limit.period) + slot_width(limit) + (limit.margin or 0) - every
-  moved.since = math.min(last_start - math.max(0, on_the_way) + owed + over, latest)
-  moved.spent = math.min(spent, limit.burst)
-  return moved
-end
+-- A script has 200 local variables at most, so functions that only one needs are local to a block.
 
-local function cursor_of_period(limiter, period)
-  for _, cursor in ipairs(limiter.cursors) do
-    if window_of(cursor.period) == window_of(period) then
-      return cursor
+local reconfigure
+do
+  -- The cursor under another limit of the same period. The debt, in sends since the last start, stays, but no wait is
+  -- longer than a window. No edit adds a token: the tokens by which a burst is raised count as spent.
+  local function moved_cursor(cursor, limit, last_start)
+    local moved = cursor_after(limit, nil)
+    local every = spacing(limit)
+    -- Both values are rounded so that the next start is later. The products exceed 2^53, so a further microsecond covers
+    -- the lost digits.
+    local on_the_way = math.floor(math.max(0, last_start - cursor.since) * every / spacing(cursor)) - 1
+    local owed = math.max(0, cursor.since - last_start)
+    if owed > 0 then
+      owed = math.ceil(owed * every / spacing(cursor)) + 1
     end
+    local spent = cursor.spent + math.max(0, limit.burst - cursor.burst)
+    -- Spent tokens above the burst become time.
+    local over = math.max(0, spent - limit.burst) * every
+    -- No wait is longer than a window after the last start.
+    local latest = last_start + window_of(limit.period) + slot_width(limit) + (limit.margin or 0) - every
+    moved.since = math.min(last_start - math.max(0, on_the_way) + owed + over, latest)
+    moved.spent = math.min(spent, limit.burst)
+    return moved
   end
-end
 
--- Of the cursors with a ring the one with the longest window, which knows most.
-local function longest_ring(limiter)
-  local longest
-  for _, cursor in ipairs(limiter.cursors) do
-    longest = cursor.ring and cursor or longest
-  end
-  return longest
-end
-
--- The cursor of a limit of the window shape after an edit. `known`: the one of the same window, if there is one.
-local function window_cursor(limiter, limit, known, last_start, last_end)
-  local cursor = cursor_after(limit, nil)
-  local ring = known and known.ring and known or not known and longest_ring(limiter)
-  if ring then
-    count_from(cursor, ring)
-  elseif last_start then
-    local even = known or { limit = limit.limit, burst = 1, since = last_start, spent = 1 }
-    local every = known and spacing(known) or spacing(limit)
-    local lacking = even.spent + 1 - even.burst
-    local owed, most = lacking > 0 and even.since + lacking * every or 0, even.limit
-    -- Before an earlier edit they may have come closer.
-    if not is_in_costs(limit) then
-      every, most = math.min(every, spacing(limit)), math.max(most, limit.limit)
-    end
-    count_even(cursor, even.burst, most, every, owed, last_end)
-  end
-  cursor.since, cursor.spent, cursor.ring[5] = last_start or 0, last_start and 1 or 0, mark_of(cursor, last_start or 0)
-  return cursor
-end
-
--- Gives the cursor of an even limit the ring of its window from before, until the slots in it are free.
-local function keep_ring(cursor, known)
-  if not known.ring or #known.ring == RING_HEAD and not known.ring_until then
-    return
-  end
-  cursor.ring = { 0, 0, 0, 0, cursor.since }
-  count_from(cursor, known)
-  cursor.ring_until = known.ring_until or release_of(known, known.ring[4]) + RETIRED_LONGER
-end
-
--- Applies new limits without resetting any window. The last slot may still be used at its end, so if the new slots are
--- narrower, the last start counts as later by the difference.
-local function reconfigure(limiter, limits)
-  if follows(limiter, limits) then
-    return
-  end
-  local old_width, last_start = width_of_slots(limiter), limiter.last_start
-  for _, cursor in ipairs(limiter.cursors) do
-    trust_ring(limiter, cursor)
-  end
-  local cursors, edited = {}, {}
-  -- Each new limit keeps its cursor, takes the debt over from another limit of its period, or begins after the last
-  -- start.
-  for index, limit in ipairs(limits) do
-    local cursor = cursor_of_period(limiter, limit.period)
-    if cursor and same_limit(cursor, limit) then
-      cursors[index] = cursor
-    elseif is_window(limit) then
-      cursors[index] = window_cursor(limiter, limit, cursor, last_start, (last_start or 0) + old_width)
-    else
-      local is_moved = cursor and not is_window(cursor) and last_start
-      cursors[index] = is_moved and moved_cursor(cursor, limit, last_start) or cursor_after(limit, last_start)
-      edited[#edited + 1] = cursors[index]
-      if cursor then
-        keep_ring(cursors[index], cursor)
+  local function cursor_of_period(limiter, period)
+    for _, cursor in ipairs(limiter.cursors) do
+      if window_of(cursor.period) == window_of(period) then
+        return cursor
       end
     end
   end
-  -- What waits may cost more than the new limit. It asks again.
-  limiter.cursors, limiter.interval, limiter.last_take, limiter.waiting = cursors, limits.interval, nil, nil
-  -- A kept cursor does not move: the spacing of its limit already allows for slots of the old width.
-  local later = old_width - width_of_slots(limiter)
-  if last_start and later > 0 then
-    limiter.last_start = last_start + later
-    for _, cursor in ipairs(edited) do
-      cursor.since = cursor.since + later
+
+  -- Of the cursors with a ring the one with the longest window, which knows most.
+  local function longest_ring(limiter)
+    local longest
+    for _, cursor in ipairs(limiter.cursors) do
+      longest = cursor.ring and cursor or longest
+    end
+    return longest
+  end
+
+  -- The cursor of a limit of the window shape after an edit. `known`: the one of the same window, if there is one.
+  local function window_cursor(limiter, limit, known, last_start, last_end)
+    local cursor = cursor_after(limit, nil)
+    local ring = known and known.ring and known or not known and longest_ring(limiter)
+    if ring then
+      count_from(cursor, ring)
+    elseif last_start then
+      local even = known or { limit = limit.limit, burst = 1, since = last_start, spent = 1 }
+      local every = known and spacing(known) or spacing(limit)
+      local lacking = even.spent + 1 - even.burst
+      local owed, most = lacking > 0 and even.since + lacking * every or 0, even.limit
+      -- Before an earlier edit they may have come closer.
+      if not is_in_costs(limit) then
+        every, most = math.min(every, spacing(limit)), math.max(most, limit.limit)
+      end
+      count_even(cursor, even.burst, most, every, owed, last_end)
+    end
+    cursor.since, cursor.spent, cursor.ring[5] = last_start or 0, last_start and 1 or 0, mark_of(cursor, last_start or 0)
+    return cursor
+  end
+
+  -- Gives the cursor of an even limit the ring of its window from before, until the slots in it are free.
+  local function keep_ring(cursor, known)
+    if not known.ring or #known.ring == RING_HEAD and not known.ring_until then
+      return
+    end
+    cursor.ring = { 0, 0, 0, 0, cursor.since }
+    count_from(cursor, known)
+    cursor.ring_until = known.ring_until or release_of(known, known.ring[4]) + RETIRED_LONGER
+  end
+
+  -- Applies new limits without resetting any window. The last slot may still be used at its end, so if the new slots are
+  -- narrower, the last start counts as later by the difference.
+  function reconfigure(limiter, limits)
+    if follows(limiter, limits) then
+      return
+    end
+    local last_start = limiter.last_start
+    -- The last send may start as late as at the end of a wider slot.
+    local old_width = math.max(width_of_slots(limiter), (limiter.wide_end or 0) - (last_start or math.huge))
+    for _, cursor in ipairs(limiter.cursors) do
+      trust_ring(limiter, cursor)
+    end
+    local cursors, edited = {}, {}
+    -- Each new limit keeps its cursor, takes the debt over from another limit of its period, or begins after the last
+    -- start.
+    for index, limit in ipairs(limits) do
+      local cursor = cursor_of_period(limiter, limit.period)
+      if cursor and same_limit(cursor, limit) then
+        cursors[index] = cursor
+      elseif is_window(limit) then
+        cursors[index] = window_cursor(limiter, limit, cursor, last_start, (last_start or 0) + old_width)
+      else
+        local is_moved = cursor and not is_window(cursor) and last_start
+        cursors[index] = is_moved and moved_cursor(cursor, limit, last_start) or cursor_after(limit, last_start)
+        edited[#edited + 1] = cursors[index]
+        if cursor then
+          keep_ring(cursors[index], cursor)
+        end
+      end
+    end
+    -- What waits may cost more than the new limit. It asks again.
+    limiter.cursors, limiter.interval, limiter.last_take, limiter.waiting = cursors, limits.interval, nil, nil
+    -- A kept cursor does not move: the spacing of its limit already allows for slots of the old width.
+    local later = old_width - width_of_slots(limiter)
+    if last_start and later > 0 then
+      limiter.last_start = last_start + later
+      for _, cursor in ipairs(edited) do
+        cursor.since = cursor.since + later
+      end
     end
   end
 end

@@ -17,39 +17,11 @@
 --           a list of: when the claim expires, the delivery
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 1 when done, 0 when stale
 
-local function read_bucket()
-  return { number(), number() }
-end
-
-local function read_cursor()
-  local cursor = read_limit()
-  cursor.since, cursor.spent = number(), number()
-  if is_window(cursor) then
-    cursor.ring = { number(), 0, 0, 0, mark_of(cursor, cursor.since) }
-    for _, bucket in ipairs(list(read_bucket)) do
-      count_in(cursor.ring, bucket[1], bucket[2])
-    end
-  end
-  return cursor
-end
-
-local function read_limiter()
-  local last_start, held_until = number(), number()
-  return {
-    last_start = last_start > 0 and last_start or nil, held_until = held_until,
-    interval = read_interval(), cursors = list(read_cursor),
-  }
-end
-
 local function read_pace()
   return {
     not_before = number(), spacing = number(), window = number(), generation = number(), state = text(),
     last_start = 0, granted = 0,
   }
-end
-
-local function read_group()
-  return { terms = read_terms(), recovered = list(read_limiter)[1] }
 end
 
 local function read_publication()
@@ -59,16 +31,6 @@ local function read_publication()
     next = text(), next_due = number(),
     batch = list(read_delivery),
   }
-end
-
--- The group follows newer terms. Its unknown cursors come only from the run: until then no member gets a slot.
-local function follow_group(id, read)
-  local group = group_named(id)
-  if not group.cursors and read.recovered then
-    group.cursors = read.recovered
-    hold_limiter(group.cursors, group.held_until)
-  end
-  follow_terms(id, group, read.terms)
 end
 
 local function follow(job, run)

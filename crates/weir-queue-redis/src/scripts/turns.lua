@@ -5,6 +5,10 @@
 --
 -- A job that has, or had, a turn keeps it: turn = { at = its virtual time, left = how many more permits the run may
 -- publish }.
+--
+-- Callers outside Weir who wait for slots are one more member with weight 1: callers = { at = their virtual time, wanted =
+-- how many slots they want, promised = how many of them a run has promised, expires = when they have gone, unless they ask
+-- again }.
 
 -- Permits that runs under way may still publish. Runs that have died publish none. A promise is { permits, since when, for
 -- how long }; one from the future was made while the clock was wrong.
@@ -20,14 +24,40 @@ local function promised_by(group)
   return promised
 end
 
+-- The callers of a group. What they have left who do not ask any more goes to the others.
+function CALLERS.of(group)
+  local callers = group.callers
+  if not callers or now >= callers.expires or now < callers.expires - 2 * CALLERS.KEPT then
+    callers = { at = callers and callers.at or 0, wanted = 0, promised = 0, expires = 0 }
+    group.callers = callers
+  end
+  return callers
+end
+
+-- For how many slots they wait that no run has promised them.
+function CALLERS.waiting(group)
+  local callers = group.callers and CALLERS.of(group)
+  return callers and math.max(callers.wanted - callers.promised, 0) or 0
+end
+
+function CALLERS.promise(callers, count)
+  callers.at, callers.promised = callers.at + count, callers.promised + count
+end
+
 -- Permits and promises that take slots of the group before any other.
 local function others_in(id, group)
-  return count_valid(queued_of(id)) + promised_by(group)
+  return count_valid(queued_of(id)) + promised_by(group) + (group.callers and CALLERS.of(group).promised or 0)
+end
+
+-- Slots that are promised to callers who do not fetch them are free again then.
+function CALLERS.before_end(group, due)
+  local callers = group.callers and CALLERS.of(group)
+  return callers and callers.promised > 0 and math.min(due, callers.expires) or due
 end
 
 -- Makes the entry of a group due for its next free slot: CADENCE after its last claim, or sooner where turns were left.
 local function call_group(id, group, sooner)
-  local due = group.cursors and due_for_next_slot(group, others_in(id, group), now) or now
+  local due = group.cursors and CALLERS.before_end(group, due_for_next_slot(group, others_in(id, group), now)) or now
   if not sooner then
     due = math.max(due, math.min(group.ran or 0, now) + CADENCE)
   end
@@ -55,17 +85,19 @@ end
 
 -- Calls a group if members wait in it. A group that waits for room is called only `sooner`, when there is some.
 local function call_waiting(id, sooner)
-  if redis.call('EXISTS', turns_of(id)) == 1 then
+  if redis.call('EXISTS', turns_of(id)) == 1 or CALLERS.waiting(group_named(id)) > 0 then
     call_group(id, group_named(id), sooner)
   end
 end
 
--- How many permits may be given now, and whether `max_in_flight` is what binds: as `weir_core::plan::allowance`. `ahead`:
--- how many permits end until these are ready.
+-- How many permits may be given now, whether `max_in_flight` is what binds, and how many more there are for callers, whose
+-- calls it does not count: as `weir_core::plan::allowance`. `ahead`: how many permits end until these are ready.
 local function open_turns(group, queued, in_flight, ahead)
-  local others = queued + promised_by(group)
-  local room = most_outstanding(group) + ahead - in_flight - others
-  local most = math.min(MAX_PER_RUN, room)
+  local promised = group.callers and CALLERS.of(group).promised or 0
+  local others = queued + promised_by(group) + promised
+  local room = most_outstanding(group) + ahead - in_flight - (others - promised)
+  local waiting = CALLERS.waiting(group)
+  local most = math.min(MAX_PER_RUN, math.max(room, waiting))
   for _, cursor in ipairs(group.cursors.cursors) do
     most = math.min(most, cursor.limit + cursor.burst - 1 - others)
   end
@@ -79,7 +111,8 @@ local function open_turns(group, queued, in_flight, ahead)
       high = middle - 1
     end
   end
-  return open, open >= room
+  local of_members = math.max(math.min(open, room), 0)
+  return of_members, of_members >= room, math.min(open - of_members, waiting)
 end
 
 -- Gives `open` permits to the members whose turn it is, at most `most` members. If the cursors of the group are not known,
@@ -96,14 +129,21 @@ local function give_turns(id, group, open, most)
     end
   end
   -- Each step of the search gives a member several permits at once if there are many to give, so that there are few steps.
-  local step = math.max(math.floor(open / (4 * #flows)), 1)
-  while open > 0 and flows[1] do
-    local first = flows[1]
+  local step = math.max(math.floor(open / (4 * (#flows + 1))), 1)
+  while open > 0 and (flows[1] or CALLERS.waiting(group) > 0) do
+    local first, waiting = flows[1], CALLERS.waiting(group)
     for _, flow in ipairs(flows) do
       first = flow.at < first.at and flow or first
     end
     local count = math.min(step, open)
-    group.virtual_time = math.max(group.virtual_time or 0, first.at)
+    if waiting > 0 and (not first or group.callers.at < first.at) then
+      count = math.min(count, waiting)
+      group.virtual_time = math.max(group.virtual_time or 0, group.callers.at)
+      CALLERS.promise(group.callers, count)
+      first = { at = 0, count = 0, job = { weight = 1 } }
+    else
+      group.virtual_time = math.max(group.virtual_time or 0, first.at)
+    end
     first.at, first.count, open = first.at + count / first.job.weight, first.count + count, open - count
   end
   return flows

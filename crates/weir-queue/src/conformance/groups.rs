@@ -12,8 +12,8 @@ use crate::{GroupRun, JobLease, Permit, Publication, Published, SlotAnswer, Slot
 const GROUP: LimitGroupId = LimitGroupId::from_bytes([9; 16]);
 
 /// Destinations 1, 2, … with limits and weights of their own, and their group.
-struct Members {
-    group: LimitGroup,
+pub(super) struct Members {
+    pub(super) group: LimitGroup,
     of: BTreeMap<DestinationId, (RateLimits, u16)>,
     /// The group's cursors, if the queue knows none.
     recovered: Limiter,
@@ -35,7 +35,7 @@ impl Members {
     }
 
     /// Two destinations without limits of their own.
-    fn two(shared: RateLimits) -> Self {
+    pub(super) fn two(shared: RateLimits) -> Self {
         Self::new(shared, &[(RateLimits::UNLIMITED, 1), (RateLimits::UNLIMITED, 1)])
     }
 
@@ -51,7 +51,7 @@ impl Members {
     }
 
     /// Wakes members, as a process does that has read their destinations.
-    async fn wake(&self, subject: &Subject, ids: impl IntoIterator<Item = DestinationId>) {
+    pub(super) async fn wake(&self, subject: &Subject, ids: impl IntoIterator<Item = DestinationId>) {
         let wake = |destination_id| {
             subject.queue.learn_group(destination_id, Some(GROUP));
             Wake { destination_id, due: subject.clock.now() }
@@ -61,7 +61,7 @@ impl Members {
 
     /// Publishes what the turn of a run allows, and no more than waits. A run that finds its group unknown publishes
     /// nothing. Returns how much it has published.
-    async fn run(&self, subject: &Subject, lease: JobLease, waiting: u32) -> u32 {
+    pub(super) async fn run(&self, subject: &Subject, lease: JobLease, waiting: u32) -> u32 {
         let id = lease.destination_id;
         let turn = lease.turn.filter(|turn| turn.group == GROUP);
         let count = turn.filter(|turn| turn.is_known).map_or(0, |turn| turn.permits.min(waiting));
@@ -106,7 +106,7 @@ impl Members {
     }
 
     /// One permit of each of these destinations, in this order.
-    async fn permits(&self, subject: &Subject, of: &[u8]) -> Vec<Permit> {
+    pub(super) async fn permits(&self, subject: &Subject, of: &[u8]) -> Vec<Permit> {
         let mut permits = Vec::new();
         for &number in of {
             self.publish(subject, &[(number, 1)]).await;

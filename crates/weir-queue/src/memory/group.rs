@@ -6,6 +6,8 @@
 //! may publish. A member that its own limits, hold or breaker delays is not in the turn queue, so what it cannot use goes to
 //! the others.
 
+mod callers;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, LazyLock},
@@ -17,12 +19,16 @@ use weir_core::{
     plan::{self, Binding, CADENCE, MOST_AHEAD, Observed},
 };
 
+use self::callers::Callers;
 use super::budget::Budget;
 use crate::{GroupRun, RUN_FALLBACK};
 
 /// By how much a permit of a member with weight 1 moves it back. So large that rounding is below a thousandth for every
 /// weight, and so small that a tag does not overflow in centuries.
 const PERMIT: u64 = 1 << 20;
+
+/// A maximum of sends in flight that nothing reaches, and so small that nothing that is computed from it overflows.
+const UNLIMITED: u32 = u32::MAX / (2 * (MOST_AHEAD + 1));
 
 /// A virtual start time.
 pub(super) type Tag = u64;
@@ -41,7 +47,9 @@ pub(super) struct Group {
     turns: BTreeMap<(Tag, DestinationId), u16>,
     /// The start of the last turn. A member that comes back begins here, so that nobody saves turns.
     pub(super) virtual_time: Tag,
-    /// What the runs under way may still publish, and its sum.
+    /// The callers outside Weir who wait for slots.
+    callers: Callers,
+    /// What the runs under way may still publish, and its sum with what is promised to callers.
     promised: IdMap<DestinationId, u32>,
     promises: u32,
     /// The next run is not due before this.
@@ -88,9 +96,7 @@ impl Group {
     }
 
     fn max_in_flight(&self) -> u32 {
-        // So large that nothing that is computed from it overflows.
-        let unlimited = u32::MAX / (2 * (MOST_AHEAD + 1));
-        self.terms.as_ref().and_then(|terms| terms.max_in_flight).unwrap_or(unlimited)
+        self.terms.as_ref().and_then(|terms| terms.max_in_flight).unwrap_or(UNLIMITED)
     }
 
     /// Whether one more send may be in flight.
@@ -104,6 +110,7 @@ impl Group {
         let taken = self.budget.queued() + 1;
         self.turns.is_empty()
             && self.promises == 0
+            && self.callers.are_absent()
             && self.budget.outstanding() < self.max_in_flight()
             && self.budget.cursors.as_ref().is_some_and(|cursors| cursors.slots_before(now, until, taken) == taken)
     }
@@ -124,6 +131,7 @@ impl Group {
     /// A run of the group: the members whose turn has come, at most `max`, and how many permits each may publish.
     pub(super) fn take_turns(&mut self, now: Timestamp, max: usize) -> Vec<(DestinationId, u32)> {
         self.budget.drop_expired(now);
+        self.drop_absent_callers(now);
         self.waits_for_room = None;
         self.floor = now + CADENCE;
         let max_in_flight = self.max_in_flight();
@@ -131,7 +139,7 @@ impl Group {
         let (Some(terms), Some(cursors)) = (&self.terms, &self.budget.cursors) else {
             return self.take_turn_of_recovery();
         };
-        let allowance = plan::allowance(&Observed {
+        let observed = Observed {
             now,
             cursors,
             pace: None,
@@ -145,7 +153,15 @@ impl Group {
             suspended: false,
             breaker: &CLOSED,
             lagging: false,
-        });
+        };
+        let allowance = plan::allowance(&observed);
+        // Weir does not see how long the calls of callers last, so `max_in_flight` is not theirs.
+        let of_callers = match allowance.binding {
+            Binding::InFlight => {
+                plan::allowance(&Observed { in_flight: 0, max_in_flight: UNLIMITED, ..observed }).allow
+            }
+            _ => 0,
+        };
         match allowance.binding {
             Binding::InFlight => self.waits_for_room = Some(now + RUN_FALLBACK),
             Binding::Batch => self.floor = now,
@@ -155,10 +171,14 @@ impl Group {
         for &(id, permits) in &taken {
             self.promise(id, permits);
         }
+        for _ in 0..of_callers.saturating_sub(allowance.allow).min(self.callers.waiting()) {
+            self.callers.promise();
+            self.promises += 1;
+        }
         taken
     }
 
-    /// Gives each permit to the member with the earliest start.
+    /// Gives each permit to the member with the earliest start, or to the callers if theirs is earlier.
     fn divide(&mut self, permits: u32, max: usize) -> Vec<(DestinationId, u32)> {
         let mut taken: Vec<(DestinationId, u32, u16)> = Vec::new();
         // Members that have permits already, by the start of their next one.
@@ -167,6 +187,13 @@ impl Group {
             let new = self.turns.first_key_value().map(|(&(tag, id), &weight)| (tag, id, weight));
             let new = new.filter(|_| taken.len() < max);
             let first = again.first().copied().filter(|&(tag, id, _)| new.is_none_or(|new| (tag, id) < (new.0, new.1)));
+            let of_member = first.map(|first| first.0).or(new.map(|new| new.0));
+            if self.callers.waiting() > 0 && of_member.is_none_or(|tag| self.callers.tag < tag) {
+                self.virtual_time = self.virtual_time.max(self.callers.tag);
+                self.callers.promise();
+                self.promises += 1;
+                continue;
+            }
             let (tag, id, index) = match (first, new) {
                 (Some(first), _) => {
                     again.remove(&first);
@@ -228,11 +255,15 @@ impl Group {
         self.waits_for_room = None;
     }
 
-    /// When the next run of the group is due; `None` while no member waits.
+    /// When the next run of the group is due; `None` while neither a member nor a caller waits.
     pub(super) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
-        self.turns.first_key_value()?;
+        if self.turns.is_empty() && self.callers.waiting() == 0 {
+            return None;
+        }
         let queued = self.budget.queued() + self.promises;
-        Some(self.waits_for_room.unwrap_or_else(|| self.budget.due_for_next_slot(queued, now).max(self.floor)))
+        let waits_for_room = self.waits_for_room.filter(|_| self.callers.waiting() == 0);
+        let due = waits_for_room.unwrap_or_else(|| self.budget.due_for_next_slot(queued, now).max(self.floor));
+        Some(self.promised_until().map_or(due, |until| due.min(until.max(now))))
     }
 
     /// Whether the group can be dropped, because its cursors can be recovered from the store.

@@ -8,7 +8,7 @@ use weir_core::{
 };
 use weir_queue::{
     GroupRun, HandedBack, JobLease, PermitId, Publication, Published, SlotAnswer, SlotRequest, Terms, TermsChange,
-    Wake, conformance::settings, memory::JobTable,
+    Wake, WantedSlot, conformance::settings, memory::JobTable,
 };
 
 use crate::{
@@ -47,7 +47,9 @@ impl Judged {
 
     /// No window holds more sends than the largest limit that was in force in it, where all had one of its period.
     fn assert_cap(&self, name: &str) {
-        for (index, first) in self.sends.iter().enumerate() {
+        let mut sends = self.sends.clone();
+        sends.sort_unstable();
+        for (index, first) in sends.iter().enumerate() {
             let since = self.limits.iter().rposition(|(at, _)| *at + SETTLED <= *first).unwrap_or(0);
             for limit in self.limits[since].1.as_slice() {
                 let end = *first + limit.period.window();
@@ -57,7 +59,7 @@ impl Judged {
                     Some(limit.limit.get() as usize)
                 };
                 let Some(bounds) = spanned.map(of_period).collect::<Option<Vec<_>>>() else { continue };
-                let sends = self.sends[index..].iter().take_while(|send| **send < end).count();
+                let sends = sends[index..].iter().take_while(|send| **send < end).count();
                 assert!(sends <= bounds.into_iter().max().unwrap(), "{name}: {sends} sends from {first} on");
             }
         }
@@ -84,6 +86,16 @@ struct World {
     answer: Duration,
     runs: u64,
     random: u64,
+    callers: Callers,
+}
+
+/// Callers of the first group outside Weir, who always want so many slots.
+#[derive(Default)]
+struct Callers {
+    wanted: usize,
+    width: Duration,
+    asks_at: Timestamp,
+    slots: Vec<Slot>,
 }
 
 fn id(flow: usize) -> DestinationId {
@@ -123,6 +135,7 @@ impl World {
             answer: Duration::from_millis(5),
             runs: 0,
             random: 0x9e37_79b9_7f4a_7c15,
+            callers: Callers::default(),
         }
     }
 
@@ -180,7 +193,8 @@ impl World {
         loop {
             let published = self.publications.iter().map(|(at, _)| *at).min();
             let event = self.events.peek().map(|Reverse((at, _))| *at);
-            let next = [self.table.next_due(), event, published].into_iter().flatten().min();
+            let asked = (self.callers.wanted > 0).then_some(self.callers.asks_at);
+            let next = [self.table.next_due(), event, published, asked].into_iter().flatten().min();
             let Some(next) = next.filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
             for lease in self.table.claim_due(self.now, 256, LEASE) {
@@ -203,12 +217,32 @@ impl World {
                 let order = (flow(permit.id.destination_id), permit.id.serial);
                 self.events.push(Reverse((asks_at, Event::Asks(order, false))));
             }
+            if asked.is_some_and(|at| at <= now) {
+                self.reserve();
+            }
             while let Some(Reverse((_, event))) = self.events.peek().copied().filter(|Reverse((at, _))| *at <= now) {
                 self.events.pop();
                 self.handle(event);
             }
         }
         self.now = end;
+    }
+
+    /// The callers ask for slots, and start their calls anywhere in them.
+    fn reserve(&mut self) {
+        let (terms, judged) = &self.groups[0];
+        let recovered = Some(Limiter::recovered(&terms.rate_limits, judged.sends.iter().max().copied()));
+        let run = GroupRun { terms: Arc::new(terms.clone()), recovered };
+        let wanted = vec![WantedSlot { cost: 1, width: self.callers.width }; self.callers.wanted];
+        let answer = self.table.reserve_slots(self.now, &run, &wanted);
+        assert!(!answer.is_unknown && !answer.is_above_limit, "{answer:?}");
+        for slot in answer.granted {
+            assert!(slot.end.since(slot.start) >= self.callers.width && slot.start >= self.now);
+            let at = self.below(slot.end.since(slot.start).as_nanos() as u64);
+            self.groups[0].1.sends.push(slot.start + Duration::from_nanos(at));
+            self.callers.slots.push(slot);
+        }
+        self.callers.asks_at = answer.next.unwrap_or(self.now).max(self.now + Duration::from_millis(1));
     }
 
     /// What a scheduler does.
@@ -324,6 +358,12 @@ impl World {
 
 const MANY: u64 = 1_000_000;
 
+fn jain(sent: &[usize]) -> f64 {
+    let (sum, squares) =
+        sent.iter().fold((0.0, 0.0), |(sum, squares), &count| (sum + count as f64, squares + (count as f64).powi(2)));
+    sum * sum / (sent.len() as f64 * squares)
+}
+
 fn used(sent: &[usize], per_second: u32) -> f64 {
     sent.iter().sum::<usize>() as f64 / (10.0 * f64::from(per_second))
 }
@@ -336,12 +376,56 @@ fn members_with_equal_backlogs_get_equal_shares_and_use_the_group() {
             world.add(RateLimits::UNLIMITED, 1, MANY);
         }
         let sent = world.sent_in_ten_seconds();
-        let (sum, squares) = sent
-            .iter()
-            .fold((0.0, 0.0), |(sum, squares), &count| (sum + count as f64, squares + (count as f64).powi(2)));
-        let jain = sum * sum / (f64::from(members) * squares);
-        assert!(jain >= 0.99, "{members} under {rate}/s: {jain}");
+        assert!(jain(&sent) >= 0.99, "{members} under {rate}/s: {}", jain(&sent));
         assert!(used(&sent, rate) >= 0.985, "{members} under {rate}/s: {}", used(&sent, rate));
+    }
+}
+
+/// Fifty callers, and so many members with a backlog. Returns the sends of the members and the reserved slots of ten seconds.
+fn beside_callers(shared: RateLimits, width: Duration, members: usize) -> (Vec<usize>, usize) {
+    let mut world = World::new(&[shared]);
+    world.callers = Callers { wanted: 50, width, asks_at: START, slots: Vec::new() };
+    for _ in 0..members {
+        world.add(RateLimits::UNLIMITED, 1, MANY);
+    }
+    let sent = world.sent_in_ten_seconds();
+    let since = world.now - Duration::from_secs(10);
+    (sent, world.callers.slots.iter().filter(|slot| slot.start >= since).count())
+}
+
+#[test]
+fn fifty_callers_together_have_the_turns_of_one_member() {
+    for rate in [20, 100, 1_000] {
+        let (sent, reserved) = beside_callers(per_second(rate), Duration::from_millis(10), 3);
+        let all = [&sent[..], &[reserved]].concat();
+        assert!(jain(&sent) >= 0.99, "under {rate}/s: {all:?}");
+        assert!(used(&all, rate) >= 0.985, "under {rate}/s: {} by {all:?}", used(&all, rate));
+        let share = reserved as f64 / all.iter().sum::<usize>() as f64;
+        assert!((0.225..=0.275).contains(&share), "under {rate}/s: {share} by {all:?}");
+    }
+}
+
+/// A wide slot is counted until its end.
+#[test]
+fn wide_slots_of_callers_keep_every_window_and_the_shares_of_the_members() {
+    let shapes = [
+        per_second(100),
+        in_windows(&[(100, Period::SECOND)]),
+        limits(&[(100, Period::SECOND), (6_000, Period::MINUTE)]),
+    ];
+    for shared in shapes {
+        let (sent, reserved) = beside_callers(shared, Duration::from_millis(250), 3);
+        let all = [&sent[..], &[reserved]].concat();
+        assert!(jain(&sent) >= 0.99, "{all:?}");
+        assert!(used(&all, 100) >= 0.75, "{} by {all:?}", used(&all, 100));
+    }
+}
+
+#[test]
+fn callers_alone_get_all_slots_of_their_group() {
+    for rate in [5, 100] {
+        let (_, reserved) = beside_callers(per_second(rate), Duration::from_millis(10), 0);
+        assert!(used(&[reserved], rate) >= 0.975, "{}", used(&[reserved], rate));
     }
 }
 

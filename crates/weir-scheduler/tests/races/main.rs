@@ -5,6 +5,7 @@
 
 mod lost_answers;
 mod outage;
+mod reservations;
 mod store;
 
 use std::{future::pending, sync::Arc, time::Duration};

@@ -69,6 +69,8 @@ struct Record {
     destinations: HashMap<DestinationId, Arc<Destination>>,
     history: HashMap<DestinationId, SendHistory>,
     groups: HashMap<LimitGroupId, Arc<LimitGroup>>,
+    /// The ends of reserved slots.
+    reserved: Vec<Timestamp>,
     rows: Vec<Row>,
     posted: u128,
     released: u64,
@@ -86,6 +88,11 @@ pub(crate) struct TestStore {
 }
 
 impl TestStore {
+    /// A reservation that ends then.
+    pub(crate) fn reserved(&self, end: Timestamp) {
+        self.record().reserved.push(end);
+    }
+
     fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap()
     }
@@ -360,7 +367,6 @@ impl ReplaySteps for TestStore {
 /// A store that keeps no copies.
 impl Paces for TestStore {}
 
-/// A store whose groups have given no reservations.
 #[async_trait]
 impl Reservations for TestStore {
     async fn add_reservations(&self, _: &[Reservation]) -> StoreResult<()> {
@@ -395,12 +401,16 @@ impl Reservations for TestStore {
         not_called()
     }
 
-    async fn has_reserved(&self, _: LimitGroupId, _: Timestamp) -> StoreResult<bool> {
-        Ok(false)
+    async fn has_reserved(&self, _: LimitGroupId, since: Timestamp) -> StoreResult<bool> {
+        Ok(self.record().reserved.iter().any(|end| *end >= since))
     }
 
-    async fn reserved_counts(&self, _: LimitGroupId, _: Timestamp, _: RateLimit) -> StoreResult<SentCounts> {
-        Ok(SentCounts::default())
+    async fn reserved_counts(&self, _: LimitGroupId, since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
+        let record = self.record();
+        let bucket = |end: &Timestamp| (end.as_nanos() / limit.bucket().as_nanos() as i64 + 1, 1);
+        let mut buckets: Vec<_> = record.reserved.iter().filter(|end| **end >= since).map(bucket).collect();
+        buckets.sort_unstable();
+        Ok(SentCounts { buckets, ..SentCounts::default() })
     }
 
     async fn prune_reservations(&self, _: Timestamp) -> StoreResult<u64> {

@@ -6,7 +6,7 @@ use weir_core::{DestinationId, LimitGroup, LimitGroupId, Timestamp, plan::NextRu
 
 use super::{Entry, JobTable};
 use crate::{
-    JobLease, Terms, Turn,
+    GroupRun, JobLease, ReservedSlots, Terms, Turn, WantedSlot,
     memory::{
         group::Group,
         job::{Job, Phase},
@@ -18,6 +18,22 @@ impl JobTable {
     pub fn edited_group(&mut self, now: Timestamp, terms: &Arc<LimitGroup>) {
         self.groups.entry(terms.id).or_default().follow(terms);
         self.schedule_group(now, terms.id);
+    }
+
+    /// Takes slots of a group for callers outside Weir.
+    pub fn reserve_slots(&mut self, now: Timestamp, group: &GroupRun, wanted: &[WantedSlot]) -> ReservedSlots {
+        let id = group.terms.id;
+        let of = self.groups.entry(id).or_default();
+        of.learn(group.clone());
+        let answer = of.reserve(now, wanted);
+        self.schedule_group(now, id);
+        answer
+    }
+
+    /// Gives a slot back that a caller has not used.
+    pub fn give_back_reserved(&mut self, now: Timestamp, group: LimitGroupId, cost: u32, start: Timestamp) {
+        self.change_group(group, |of| of.give_back_reserved(cost, start, now));
+        self.schedule_group(now, group);
     }
 
     /// Applies the terms to a job. Its permits count in the budget of its group.
