@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use crate::judge::{GroupJudgement, Judgement};
+use crate::judge::{GroupJudgement, Judgement, caps::LimitJudgement, shared::Shares};
 
 /// The verdict with its figures, a line for each limit and group, and every breach.
 pub(super) fn of(scenario: &str, judgement: &Judgement) -> String {
@@ -22,14 +22,21 @@ fn write_run(out: &mut String, scenario: &str, judgement: &Judgement) -> fmt::Re
          {drained}"
     )?;
     for group in &judgement.groups {
-        write_limits(out, group)?;
+        write_limits(out, &group.title(), &group.limits)?;
         write_speed(out, group)?;
+    }
+    for group in &judgement.limit_groups {
+        write_limits(out, &group.title(), &group.limits)?;
+        if let Some(shares) = group.shares {
+            let (title, Shares { fairness, farthest }) = (group.title(), shares);
+            writeln!(out, "          {title:<16} fairness {fairness:.4}  farthest from its share {farthest:.3}")?;
+        }
     }
     judgement.breaches.iter().try_for_each(|breach| writeln!(out, "  breach: {breach}"))
 }
 
-fn write_limits(out: &mut String, group: &GroupJudgement) -> fmt::Result {
-    for limit in &group.limits {
+fn write_limits(out: &mut String, title: &str, limits: &[LimitJudgement]) -> fmt::Result {
+    for limit in limits {
         let bound = limit.bound.map_or("none".to_owned(), |bound| bound.to_string());
         let used = limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}"));
         let excused =
@@ -38,8 +45,7 @@ fn write_limits(out: &mut String, group: &GroupJudgement) -> fmt::Result {
         writeln!(
             out,
             "          {:<16} {bound:>6} a {:<6}  fullest window {at_receiver:>5}, recorded {recorded:>5}  used {used}{excused}",
-            group.title(),
-            limit.period,
+            title, limit.period,
         )?;
     }
     Ok(())
