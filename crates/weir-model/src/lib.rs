@@ -79,6 +79,7 @@ pub mod properties;
 mod queue;
 mod scenario;
 mod scheduler;
+pub mod shared;
 mod state;
 mod store;
 mod surroundings;

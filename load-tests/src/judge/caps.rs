@@ -40,6 +40,9 @@ pub(crate) struct LimitJudgement {
     pub(crate) recorded_worst_sliding: Option<u64>,
     pub(crate) recorded_worst_calendar: Option<u64>,
     pub(crate) recorded_violations: u64,
+    /// Those that exist only if sends of unknown outcome started at their latest instants. They are no breach.
+    #[serde(default)]
+    pub(crate) recorded_possible: u64,
     /// The lowest of the destinations.
     pub(crate) utilisation: Option<f64>,
 }
@@ -56,6 +59,7 @@ impl LimitJudgement {
             recorded_worst_sliding: self.recorded_worst_sliding.max(other.recorded_worst_sliding),
             recorded_worst_calendar: self.recorded_worst_calendar.max(other.recorded_worst_calendar),
             recorded_violations: self.recorded_violations + other.recorded_violations,
+            recorded_possible: self.recorded_possible + other.recorded_possible,
             utilisation,
             ..self
         }
@@ -225,6 +229,7 @@ pub(super) fn judge_limit(
         recorded_worst_sliding: None,
         recorded_worst_calendar: None,
         recorded_violations: 0,
+        recorded_possible: 0,
         utilisation: usage::utilisation(&seen, period, &in_force),
     };
     // The audit has a row for each limit of the period; the worst of them counts.
@@ -234,6 +239,7 @@ pub(super) fn judge_limit(
         judgement.recorded_worst_sliding = judgement.recorded_worst_sliding.max(most(recorded.worst_sliding_window));
         judgement.recorded_worst_calendar = judgement.recorded_worst_calendar.max(most(recorded.worst_calendar_window));
         judgement.recorded_violations += recorded.violations;
+        judgement.recorded_possible += recorded.possible_violations;
     }
     Some(judgement)
 }

@@ -100,8 +100,11 @@ fn sorted_in(recording: &Recording) -> Vec<Vec<Arrived>> {
     let mut moves = Vec::new();
     for (destination, (of, homes)) in recording.destinations.iter().zip(&mut homes).enumerate() {
         let arrivals = &recording.arrivals[destination];
-        let mut from = None;
-        for &Home { sent, answered, limit_group } in &of.homes {
+        // It was created in its first group.
+        let Some((first, moved)) = of.homes.split_first() else { continue };
+        let mut from = first.limit_group;
+        homes.fill(from);
+        for &Home { sent, answered, limit_group } in moved {
             let first = arrivals.partition_point(|arrival| arrival.at <= sent);
             let acts_by = answered + EDIT_GRACE + SLACK;
             let last = arrivals.partition_point(|arrival| arrival.at - arrival.stalled <= acts_by).max(first);
@@ -179,3 +182,6 @@ fn shares(recording: &Recording, group: usize) -> Option<Shares> {
     let farthest = of_members.iter().map(|each| (each / fair - 1.0).abs()).fold(0.0, f64::max);
     (total > 0.0).then(|| Shares { fairness: jain(&of_members), farthest })
 }
+
+#[cfg(test)]
+mod tests;

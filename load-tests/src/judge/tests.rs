@@ -14,11 +14,11 @@ use crate::{
 
 const ACCEPTED_MS: i64 = 1;
 
-fn at(ms: i64) -> Timestamp {
+pub(super) fn at(ms: i64) -> Timestamp {
     Timestamp::from_secs(1_763_710_200) + Duration::from_millis(ms.unsigned_abs())
 }
 
-fn limits(limit: u32) -> RateLimits {
+pub(super) fn limits(limit: u32) -> RateLimits {
     RateLimits::new(vec![RateLimit::new(limit, Period::SECOND).unwrap()]).unwrap()
 }
 
@@ -42,7 +42,7 @@ fn arrival(number: u64, ms: i64) -> Arrival {
 }
 
 /// One destination with a limit a second, and an event for each arrival, in the same order.
-fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
+pub(super) fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
     let accepted = |number| Outcome::Accepted { id: id(number), deliveries: 1, at: at(ACCEPTED_MS) };
     let event = |number| Event {
         groups: [0].into(),

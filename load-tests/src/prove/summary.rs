@@ -41,10 +41,14 @@ fn write_limits(out: &mut String, title: &str, limits: &[LimitJudgement]) -> fmt
         let used = limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}"));
         let excused =
             if limit.excused > 0 { format!("  ({} excused by stalls)", limit.excused) } else { String::new() };
+        let possible = match limit.recorded_possible {
+            0 => String::new(),
+            count => format!("  ({count} possible with sends of unknown outcome)"),
+        };
         let (at_receiver, recorded) = (limit.worst_sliding, limit.recorded_worst_sliding.unwrap_or(0));
         writeln!(
             out,
-            "          {:<16} {bound:>6} a {:<6}  fullest window {at_receiver:>5}, recorded {recorded:>5}  used {used}{excused}",
+            "          {:<16} {bound:>6} a {:<6}  fullest window {at_receiver:>5}, recorded {recorded:>5}  used {used}{excused}{possible}",
             title, limit.period,
         )?;
     }
