@@ -1,6 +1,7 @@
 //! The judge decides whether every promise was kept. It is pure and exact, and uses the whole recording.
 //!
 //! - [`caps`]: every limit in every window, at the receiver and in Weir's own record, and the use of the limit;
+//! - [`shared`]: the same for limit groups, over all members while they were in the group, and the members' shares;
 //! - [`reconcile`]: each event at each of its destinations: lost, doubled, out of order, or never owed;
 //! - [`overload`]: the rate sent while more was offered than the machine can take;
 //! - [`latency`]: percentiles, and fairness between destinations;
@@ -13,6 +14,7 @@ pub(crate) mod latency;
 pub(crate) mod overload;
 pub(crate) mod reconcile;
 pub(crate) mod series;
+pub(crate) mod shared;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +31,7 @@ use latency::Latency;
 use overload::Overload;
 use reconcile::Reconciled;
 use series::Pictures;
+use shared::SharedJudgement;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Judgement {
@@ -52,6 +55,8 @@ pub(crate) struct Judgement {
     /// From the end of publishing until no delivery was waiting or in flight.
     pub(crate) drained_after_s: Option<f64>,
     pub(crate) groups: Vec<GroupJudgement>,
+    #[serde(default)]
+    pub(crate) limit_groups: Vec<SharedJudgement>,
     pub(crate) pictures: Pictures,
 }
 
@@ -75,6 +80,13 @@ impl GroupJudgement {
 }
 
 impl Judgement {
+    /// The limits of destinations and of limit groups, each with the title of its row.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (String, &LimitJudgement)> {
+        let own = self.groups.iter().map(|group| (group.title(), &group.limits));
+        let shared = self.limit_groups.iter().map(|group| (group.title(), &group.limits));
+        own.chain(shared).flat_map(|(title, limits)| limits.iter().map(move |limit| (title.clone(), limit)))
+    }
+
     pub(crate) fn is_passed(&self) -> bool {
         self.breaches.is_empty()
     }
@@ -86,6 +98,7 @@ pub(crate) fn judge(recording: &Recording) -> Judgement {
     let mut breaches = Vec::new();
     let groups = (0..recording.groups.len()).map(|group| judge_group(recording, &reconciled, group, &mut breaches));
     let groups = groups.collect();
+    let limit_groups = shared::judge(recording, &mut breaches);
     judge_whole(recording, &reconciled, &mut breaches);
     // The figures of the report.
     let count = |is: fn(&Outcome) -> bool| recording.events.iter().filter(|event| is(&event.outcome)).count() as u64;
@@ -104,6 +117,7 @@ pub(crate) fn judge(recording: &Recording) -> Judgement {
         published_s: recording.published.since(recording.began).as_secs_f64(),
         drained_after_s: recording.drained.map(|at| at.since(recording.published).as_secs_f64()),
         groups,
+        limit_groups,
         pictures: series::pictures(recording, &reconciled),
     }
 }
@@ -122,18 +136,9 @@ fn judge_group(
     let latency_ms = latency::latency(recording, reconciled, group);
     let arrivals = recording.of_group(group).map(|number| recording.at(number).len() as u64).sum();
 
-    // The strictest limit is the one that is used most. A figure that was not measured misses its bound.
-    let used = limits.iter().filter_map(|limit| limit.utilisation).reduce(f64::max);
-    if let Some(least) = expect.utilisation_min
-        && used.is_none_or(|used| used < least)
-    {
-        breaches.push(format!("{name}: utilisation {}, where {least} was expected", shown(used)));
-    }
-    if let Some(least) = expect.fairness_min
-        && fairness.is_none_or(|fairness| fairness < least)
-    {
-        breaches.push(format!("{name}: fairness {}, where {least} was expected", shown(fairness)));
-    }
+    let used = caps::used(&limits);
+    at_least(name, "utilisation", used, expect.utilisation_min, breaches);
+    at_least(name, "fairness", fairness, expect.fairness_min, breaches);
     let bounds = [("p50", expect.p50_ms, latency_ms.map(|l| l.p50)), ("p99", expect.p99_ms, latency_ms.map(|l| l.p99))];
     for (what, most, measured) in bounds {
         if let Some(most) = most
@@ -219,6 +224,15 @@ fn judge_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Ve
     let unanswered = recording.events.iter().filter(is_refused).count();
     if unanswered > 0 {
         breaches.push(format!("{unanswered} events were refused or not answered"));
+    }
+}
+
+/// A figure that was not measured misses its bound.
+fn at_least(name: &str, what: &str, figure: Option<f64>, least: Option<f64>, breaches: &mut Vec<String>) {
+    if let Some(least) = least
+        && figure.is_none_or(|figure| figure < least)
+    {
+        breaches.push(format!("{name}: {what} {}, where {least} was expected", shown(figure)));
     }
 }
 

@@ -4,13 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::{EventId, RateLimits, Timestamp, audit::AuditReport};
 
-use crate::scenario::Expect;
+use crate::scenario::{Expect, ExpectShared};
 
 /// The record of one run. Destinations are numbered across all groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recording {
     pub(crate) groups: Vec<Group>,
     pub(crate) destinations: Vec<Destination>,
+    pub(crate) limit_groups: Vec<LimitGroup>,
     /// Indexed by the event's number, which is in its data.
     pub(crate) events: Vec<Event>,
     /// For each destination, in the order of `at`.
@@ -47,8 +48,37 @@ pub(crate) struct Destination {
     pub(crate) group: usize,
     /// All limits in the order of their edits, with the initial ones first.
     pub(crate) limits: Vec<LimitChange>,
+    /// Its limit groups in the order of its moves, with the initial one first.
+    pub(crate) homes: Vec<Home>,
+    /// The weight of its turns in a limit group.
+    pub(crate) weight: u32,
     /// Weir's own audit of its recorded send starts.
     pub(crate) audit: Option<AuditReport>,
+}
+
+impl Destination {
+    /// In no limit group, with these limits and without an audit.
+    pub(crate) fn alone(group: usize, limits: LimitChange) -> Self {
+        Self { group, limits: vec![limits], homes: Vec::new(), weight: 1, audit: None }
+    }
+}
+
+/// A limit group: a budget that several destinations share.
+#[derive(Debug, Clone)]
+pub(crate) struct LimitGroup {
+    pub(crate) name: String,
+    pub(crate) expect: ExpectShared,
+    pub(crate) limits: Vec<LimitChange>,
+    pub(crate) audit: Option<AuditReport>,
+}
+
+/// A move of a destination into a limit group, or out of all. It acts at some instant between the request and the end of
+/// the grace after its answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Home {
+    pub(crate) sent: Timestamp,
+    pub(crate) answered: Timestamp,
+    pub(crate) limit_group: Option<usize>,
 }
 
 /// An edit of limits. It binds at some instant between the request and the end of the grace after its answer.
@@ -74,6 +104,7 @@ pub(crate) struct Event {
     pub(crate) destination: Option<u32>,
     /// The number of its ordering key or coalesce key.
     pub(crate) key: Option<u32>,
+    pub(crate) cost: u32,
     /// When it was meant to be posted.
     pub(crate) meant: Timestamp,
     pub(crate) outcome: Outcome,
@@ -153,8 +184,13 @@ impl Recording {
         &self.arrivals[destination as usize]
     }
 
+    /// The cost of the event that arrived: 1 if it was never posted.
+    pub(crate) fn cost_of(&self, arrival: &Arrival) -> u32 {
+        self.events.get(arrival.event as usize).map_or(1, |event| event.cost)
+    }
+
     /// The numbers of a group's destinations.
-    pub(crate) fn of_group(&self, group: usize) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn of_group(&self, group: usize) -> impl Iterator<Item = u32> + Clone + '_ {
         (0..).zip(&self.destinations).filter(move |(_, destination)| destination.group == group).map(|(n, _)| n)
     }
 }

@@ -18,7 +18,7 @@ use weir_core::{RateLimits, Timestamp};
 
 use crate::{
     clock::{Timeline, now},
-    recording::{Destination, Event, Group, LimitChange, Outcome, Recording},
+    recording::{Destination, Event, Group, Home, LimitChange, LimitGroup, Outcome, Recording},
     scenario::{Scenario, limits_in, seconds},
 };
 use api::Api;
@@ -89,7 +89,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     recording.events = std::mem::take(&mut *events.lock());
     // Wait until everything has arrived, drained and been recorded, or until the deadline.
     wait_for_arrivals(&recording, &arrivals, deadline).await;
-    recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
+    recording.drained = drained(&api, &ids.destinations, &recording, timeline, deadline).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;
     collect(&api, &ids, &mut recording, &arrivals).await?;
     // An idle Weir must have no permits left.
@@ -100,6 +100,13 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     Ok(recording)
 }
 
+/// The ids in the order of the recording.
+#[derive(Default)]
+struct Ids {
+    destinations: Vec<String>,
+    limit_groups: Vec<String>,
+}
+
 /// Starts the receivers and creates their destinations. Returns the destinations' ids too.
 async fn prepare(
     scenario: &Scenario,
@@ -108,10 +115,24 @@ async fn prepare(
     arrivals: &Arc<Arrivals>,
     tag: &str,
     timeline: Timeline,
-) -> anyhow::Result<(Recording, Vec<Receivers>, Vec<String>)> {
+) -> anyhow::Result<(Recording, Vec<Receivers>, Ids)> {
     let mut recording = Recording::default();
     let mut receivers = Vec::new();
-    let mut ids = Vec::new();
+    let mut ids = Ids::default();
+    for group in &scenario.limit_groups {
+        let sent = timeline.now();
+        // The name is unique to this run, too.
+        let settings = json!({"name": format!("{} {tag}", group.name), "rate_limits": group.rate_limits});
+        let id = api.create_limit_group(&settings).await;
+        ids.limit_groups.push(id.with_context(|| format!("limit_groups {}", group.name))?);
+        let change = LimitChange { sent, answered: timeline.now(), limits: group.limits()? };
+        recording.limit_groups.push(LimitGroup {
+            name: group.name.clone(),
+            expect: group.expect,
+            limits: vec![change],
+            audit: None,
+        });
+    }
     for (number, group) in scenario.destinations.iter().enumerate() {
         // A group has receivers of its own, because its behaviour can change.
         let receiver = Receivers::start(host, group.behavior, arrivals).await.context("cannot listen")?;
@@ -136,12 +157,22 @@ async fn prepare(
             if group.no_breaker {
                 settings["breaker"] = Value::Null;
             }
+            let limit_group = group.limit_group.as_deref().and_then(|name| scenario.limit_group(name));
+            if let Some(limit_group) = limit_group {
+                settings["limit_group"] = json!(ids.limit_groups[limit_group]);
+            }
             // The limit came into force at some time between the request and its answer.
             let sent = timeline.now();
-            ids.push(api.create_destination(&settings).await.with_context(|| format!("destinations {}", group.name))?);
+            let id = api.create_destination(&settings).await;
+            ids.destinations.push(id.with_context(|| format!("destinations {}", group.name))?);
             let limits = limits_in(&settings)?.unwrap_or(RateLimits::UNLIMITED);
-            let change = LimitChange { sent, answered: timeline.now(), limits };
-            recording.destinations.push(Destination { group: number, limits: vec![change], audit: None });
+            let answered = timeline.now();
+            let weight = settings["weight"].as_u64().and_then(|weight| u32::try_from(weight).ok());
+            recording.destinations.push(Destination {
+                homes: vec![Home { sent, answered, limit_group }],
+                weight: weight.unwrap_or(1),
+                ..Destination::alone(number, LimitChange { sent, answered, limits })
+            });
         }
         receivers.push(receiver);
     }
@@ -156,7 +187,7 @@ fn event_type(tag: &str, stream: usize) -> String {
 fn streams(
     scenario: &Scenario,
     tag: &str,
-    ids: &[String],
+    ids: &Ids,
     recording: &Recording,
     timeline: Timeline,
 ) -> (Vec<Stream>, Vec<Event>) {
@@ -171,12 +202,13 @@ fn streams(
         streams.push(Stream {
             publish: publish.clone(),
             event_type: event_type(tag, stream),
-            destinations: destinations.map(|number| (ids[number as usize].clone(), number)).collect(),
+            destinations: destinations.map(|number| (ids.destinations[number as usize].clone(), number)).collect(),
             first: events.len() as u64,
             tag: tag.to_owned(),
         });
         // The publisher completes the entries.
-        let entry = Event { groups, destination: None, key: None, meant: timeline.now(), outcome: Outcome::Unknown };
+        let entry =
+            Event { groups, destination: None, key: None, cost: 1, meant: timeline.now(), outcome: Outcome::Unknown };
         events.resize(events.len() + count as usize, entry);
     }
     (streams, events)
@@ -248,25 +280,31 @@ async fn permits_left_in_queue(target: &Target, recording: &Recording) -> anyhow
 }
 
 /// Reads the arrivals first and Weir's record after them: every arrival must be in the record.
-async fn collect(api: &Api, ids: &[String], recording: &mut Recording, arrivals: &Arrivals) -> anyhow::Result<()> {
+async fn collect(api: &Api, ids: &Ids, recording: &mut Recording, arrivals: &Arrivals) -> anyhow::Result<()> {
     let arrived = arrivals.all();
-    for (destination, id) in recording.destinations.iter_mut().zip(ids) {
+    for (destination, id) in recording.destinations.iter_mut().zip(&ids.destinations) {
         destination.audit = Some(api.audit(id).await.context("audit")?);
+    }
+    for (group, id) in recording.limit_groups.iter_mut().zip(&ids.limit_groups) {
+        group.audit = Some(api.audit_of_limit_group(id).await.context("audit of a limit group")?);
     }
     recording.sort_in(arrived);
     Ok(())
 }
 
-/// Stops a Weir that the harness started. In a running Weir it deletes the destinations of this run.
-async fn end_target(target: Target, api: &Api, ids: &[String], recording: &mut Recording) -> anyhow::Result<()> {
+/// Stops a Weir that the harness started. In a running Weir it deletes the destinations and limit groups of this run.
+async fn end_target(target: Target, api: &Api, ids: &Ids, recording: &mut Recording) -> anyhow::Result<()> {
     match target {
         Target::Spawned(mut fleet) => {
             recording.died = fleet.ended()?;
             fleet.stop().await
         }
         Target::Running(_) => {
-            for id in ids {
+            for id in &ids.destinations {
                 api.delete(id).await?;
+            }
+            for id in &ids.limit_groups {
+                api.delete_limit_group(id).await?;
             }
             Ok(())
         }

@@ -3,6 +3,7 @@
 
 mod behavior;
 mod group;
+mod limit_group;
 mod publish;
 mod step;
 mod table;
@@ -12,9 +13,11 @@ use std::{collections::HashSet, path::Path, time::Duration};
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 pub(crate) use behavior::ReceiverBehavior;
 pub(crate) use group::{Expect, Group, limits_in};
+pub(crate) use limit_group::{ExpectShared, LimitGroup};
 pub(crate) use publish::Publish;
 pub(crate) use step::{Action, Step};
 pub(crate) use table::SCENARIOS;
@@ -59,6 +62,8 @@ pub(crate) struct Scenario {
     pub(crate) drain_within_s: f64,
     #[serde(default)]
     pub(crate) fleet: Roles,
+    #[serde(default)]
+    pub(crate) limit_groups: Vec<LimitGroup>,
     pub(crate) destinations: Vec<Group>,
     pub(crate) publish: Vec<Publish>,
     #[serde(default)]
@@ -130,11 +135,18 @@ impl Scenario {
             let Expect { delivered, in_order, .. } = group.expect;
             group.expect = Expect { delivered, in_order, ..Expect::default() };
         }
+        for group in &mut self.limit_groups {
+            group.expect = ExpectShared::default();
+        }
         self
     }
 
     pub(crate) fn group(&self, name: &str) -> Option<usize> {
         self.destinations.iter().position(|group| group.name == name)
+    }
+
+    pub(crate) fn limit_group(&self, name: &str) -> Option<usize> {
+        self.limit_groups.iter().position(|group| group.name == name)
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -146,7 +158,15 @@ impl Scenario {
 
         // The groups: unique names, and readable limits.
         let mut names = HashSet::new();
+        for group in &self.limit_groups {
+            ensure!(names.insert(&group.name), "limit_groups: two groups are named {}", group.name);
+            group.limits().with_context(|| format!("limit_groups {}", group.name))?;
+        }
+        let is_known = |name: &str| self.limit_group(name).is_some();
         for group in &self.destinations {
+            if let Some(name) = &group.limit_group {
+                ensure!(is_known(name), "destinations {}: no limit group is named {name}", group.name);
+            }
             ensure!(names.insert(&group.name), "destinations: two groups are named {}", group.name);
             group.check().with_context(|| format!("destinations {}", group.name))?;
         }
@@ -173,9 +193,17 @@ impl Scenario {
             if let Some(name) = step.action.group() {
                 ensure!(self.group(name).is_some(), "step {}: no destinations are named {name}", n + 1);
             }
-            if let Action::Edit { settings, .. } = &step.action {
-                limits_in(settings).with_context(|| format!("step {}", n + 1))?;
+            if let Some(name) = step.action.limit_group() {
+                ensure!(is_known(name), "step {}: no limit group is named {name}", n + 1);
             }
+            match &step.action {
+                Action::Edit { settings, .. } => limits_in(settings).map(drop),
+                Action::EditLimitGroup { rate_limits, .. } => {
+                    limits_in(&json!({ "rate_limits": rate_limits })).map(drop)
+                }
+                _ => Ok(()),
+            }
+            .with_context(|| format!("step {}", n + 1))?;
             ensure!(
                 !step.action.needs_roles() || self.set_ups == [SetUp::Scaled],
                 "step {}: this step needs set_ups = [\"scaled\"]",

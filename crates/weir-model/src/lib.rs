@@ -69,7 +69,8 @@
 //!
 //! `state` is one state of the world, `actions` lists every step. The steps are in `store`, `queue`, `scheduler`,
 //! `worker` (with `permit`), `fast_path`, `surroundings` (producer, operator, faults) and `time`. `scenario` sets the
-//! size of the world and the remedies, `drained` checks that it comes to rest.
+//! size of the world and the remedies, `drained` checks that it comes to rest. [`shared`] is a model of its own: two
+//! members of a limit group.
 
 mod actions;
 mod drained;
@@ -79,6 +80,7 @@ pub mod properties;
 mod queue;
 mod scenario;
 mod scheduler;
+pub mod shared;
 mod state;
 mod store;
 mod surroundings;

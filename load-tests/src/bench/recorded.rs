@@ -46,7 +46,7 @@ impl Recorder {
         let sent = self.timeline.now();
         let change = LimitChange { sent, answered: sent, limits: parsed(&settings)? };
         self.ids.push(running.engine.create_destination(settings).await?);
-        self.recording.destinations.push(Destination { group: number, limits: vec![change], audit: None });
+        self.recording.destinations.push(Destination::alone(number, change));
         self.recording.groups.push(Group {
             name: format!("{limit}/s"),
             expect: Expect::default(),

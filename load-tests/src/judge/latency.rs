@@ -66,7 +66,7 @@ pub(crate) fn fairness(recording: &Recording, group: usize) -> Option<f64> {
     Some(jain(&members.iter().map(share).collect::<Vec<_>>()))
 }
 
-fn jain(shares: &[f64]) -> f64 {
+pub(super) fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }

@@ -137,7 +137,10 @@ fn of_group(recording: &Recording, reconciled: &Reconciled, group: usize, bucket
 
 /// For each period that ever had a limit, the limits in force over time.
 fn limits_of(destination: &Destination) -> Vec<(Period, InForce)> {
-    let in_force = |period| (period, InForce::new(&caps::changes(&destination.limits, period), period));
+    let in_force = |period| {
+        let changes = caps::changes(&destination.limits, caps::Counted::requests(period));
+        (period, InForce::new(&changes, period))
+    };
     RateLimits::periods(destination.limits.iter().map(|change| &change.limits), Unit::Request)
         .into_iter()
         .map(in_force)

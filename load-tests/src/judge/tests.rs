@@ -14,11 +14,11 @@ use crate::{
 
 const ACCEPTED_MS: i64 = 1;
 
-fn at(ms: i64) -> Timestamp {
+pub(super) fn at(ms: i64) -> Timestamp {
     Timestamp::from_secs(1_763_710_200) + Duration::from_millis(ms.unsigned_abs())
 }
 
-fn limits(limit: u32) -> RateLimits {
+pub(super) fn limits(limit: u32) -> RateLimits {
     RateLimits::new(vec![RateLimit::new(limit, Period::SECOND).unwrap()]).unwrap()
 }
 
@@ -42,10 +42,16 @@ fn arrival(number: u64, ms: i64) -> Arrival {
 }
 
 /// One destination with a limit a second, and an event for each arrival, in the same order.
-fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
+pub(super) fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
     let accepted = |number| Outcome::Accepted { id: id(number), deliveries: 1, at: at(ACCEPTED_MS) };
-    let event =
-        |number| Event { groups: [0].into(), destination: None, key: None, meant: at(0), outcome: accepted(number) };
+    let event = |number| Event {
+        groups: [0].into(),
+        destination: None,
+        key: None,
+        cost: 1,
+        meant: at(0),
+        outcome: accepted(number),
+    };
     let arrivals: Vec<_> = (0..).zip(arrivals_ms).map(|(number, ms)| arrival(number, *ms)).collect();
     let last = arrivals_ms.iter().copied().max().unwrap_or(0);
     let sends: Vec<_> = arrivals.iter().map(|arrival| arrival.at).collect();
@@ -60,9 +66,8 @@ fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
             coalesces: false,
         }],
         destinations: vec![Destination {
-            group: 0,
-            limits: vec![LimitChange { sent: at(0), answered: at(0), limits }],
             audit: Some(audit(&evidence)),
+            ..Destination::alone(0, LimitChange { sent: at(0), answered: at(0), limits })
         }],
         events: (0..arrivals_ms.len() as u64).map(event).collect(),
         arrivals: vec![arrivals],
@@ -297,7 +302,10 @@ fn a_lower_limit_binds_from_its_answer_and_a_higher_one_from_its_request() {
     let change =
         |sent: i64, answered: i64, limit| LimitChange { sent: at(sent), answered: at(answered), limits: limits(limit) };
     let of = |changes: &[LimitChange]| {
-        caps::changes(changes, Period::SECOND).into_iter().map(|(at, _)| at).collect::<Vec<_>>()
+        caps::changes(changes, caps::Counted::requests(Period::SECOND))
+            .into_iter()
+            .map(|(at, _)| at)
+            .collect::<Vec<_>>()
     };
     let first = change(0, 0, 10);
     assert_eq!(of(&[first.clone(), change(100, 150, 5)])[1], at(150));

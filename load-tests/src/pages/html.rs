@@ -70,8 +70,7 @@ fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
 
 /// Sends above a limit, at the receiver or in Weir's record.
 fn above(judgement: &Judgement) -> u64 {
-    let limits = judgement.groups.iter().flat_map(|group| &group.limits);
-    limits.map(|limit| limit.violations.max(limit.recorded_violations)).sum()
+    judgement.limits().map(|(_, limit)| limit.violations.max(limit.recorded_violations)).sum()
 }
 
 fn write_summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
@@ -131,7 +130,7 @@ fn write_run(out: &mut String, number: usize, run: &Run) -> anyhow::Result<()> {
             overload.share() * 100.0
         )?;
     }
-    write_limits(out, &run.judgement.groups)?;
+    write_limits(out, &run.judgement)?;
     write_latencies(out, &run.judgement.groups)?;
     // The pictures of a group follow each other. Each group has a heading and a box.
     let mut last = None;
@@ -156,19 +155,19 @@ fn write_picture(out: &mut String, picture: &Picture) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write_limits(out: &mut String, groups: &[GroupJudgement]) -> anyhow::Result<()> {
-    if groups.iter().all(|group| group.limits.is_empty()) {
+fn write_limits(out: &mut String, judgement: &Judgement) -> anyhow::Result<()> {
+    if judgement.limits().next().is_none() {
         return Ok(());
     }
     *out += "<div class=\"wide\"><table><thead><tr><th rowspan=2>Destinations<th rowspan=2>Limit<th colspan=2>Fullest window at the receiver\
              <th colspan=2>Fullest window in Weir’s record<th rowspan=2>Above<th rowspan=2>Excused<th rowspan=2>Used</tr>\
              <tr><th>of any<th>of the calendar<th>of any<th>of the calendar</tr></thead>";
-    for (group, limit) in groups.iter().flat_map(|group| group.limits.iter().map(move |limit| (group, limit))) {
+    for (title, limit) in judgement.limits() {
         let recorded = |figure: Option<u64>| figure.map_or("–".to_owned(), grouped);
         writeln!(
             out,
             "<tr><td>{}<td>{} a {}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
-            escaped(&group.title()),
+            escaped(&title),
             limit.bound.map_or("none".to_owned(), grouped),
             limit.period,
             grouped(limit.worst_sliding),

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use crate::judge::{GroupJudgement, Judgement};
+use crate::judge::{GroupJudgement, Judgement, caps::LimitJudgement, shared::Shares};
 
 /// The verdict with its figures, a line for each limit and group, and every breach.
 pub(super) fn of(scenario: &str, judgement: &Judgement) -> String {
@@ -22,24 +22,34 @@ fn write_run(out: &mut String, scenario: &str, judgement: &Judgement) -> fmt::Re
          {drained}"
     )?;
     for group in &judgement.groups {
-        write_limits(out, group)?;
+        write_limits(out, &group.title(), &group.limits)?;
         write_speed(out, group)?;
+    }
+    for group in &judgement.limit_groups {
+        write_limits(out, &group.title(), &group.limits)?;
+        if let Some(shares) = group.shares {
+            let (title, Shares { fairness, farthest }) = (group.title(), shares);
+            writeln!(out, "          {title:<16} fairness {fairness:.4}  farthest from its share {farthest:.3}")?;
+        }
     }
     judgement.breaches.iter().try_for_each(|breach| writeln!(out, "  breach: {breach}"))
 }
 
-fn write_limits(out: &mut String, group: &GroupJudgement) -> fmt::Result {
-    for limit in &group.limits {
+fn write_limits(out: &mut String, title: &str, limits: &[LimitJudgement]) -> fmt::Result {
+    for limit in limits {
         let bound = limit.bound.map_or("none".to_owned(), |bound| bound.to_string());
         let used = limit.utilisation.map_or("–".to_owned(), |used| format!("{used:.3}"));
         let excused =
             if limit.excused > 0 { format!("  ({} excused by stalls)", limit.excused) } else { String::new() };
+        let possible = match limit.recorded_possible {
+            0 => String::new(),
+            count => format!("  ({count} possible with sends of unknown outcome)"),
+        };
         let (at_receiver, recorded) = (limit.worst_sliding, limit.recorded_worst_sliding.unwrap_or(0));
         writeln!(
             out,
-            "          {:<16} {bound:>6} a {:<6}  fullest window {at_receiver:>5}, recorded {recorded:>5}  used {used}{excused}",
-            group.title(),
-            limit.period,
+            "          {:<16} {bound:>6} a {:<6}  fullest window {at_receiver:>5}, recorded {recorded:>5}  used {used}{excused}{possible}",
+            title, limit.period,
         )?;
     }
     Ok(())

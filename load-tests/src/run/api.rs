@@ -55,6 +55,16 @@ impl Api {
         Ok(())
     }
 
+    pub(crate) async fn create_limit_group(&self, settings: &Value) -> anyhow::Result<String> {
+        let created: weir_api_types::LimitGroup = self.ask(Method::POST, "/v1/limit-groups", settings).await?;
+        Ok(created.id)
+    }
+
+    pub(crate) async fn edit_limit_group(&self, id: &str, settings: &Value) -> anyhow::Result<()> {
+        let _: Value = self.ask(Method::PATCH, &format!("/v1/limit-groups/{id}"), settings).await?;
+        Ok(())
+    }
+
     /// The number of deliveries that are waiting or in flight.
     pub(crate) async fn backlog(&self, destination: &str) -> anyhow::Result<u64> {
         let path = format!("/v1/destinations/{destination}/backlog");
@@ -66,6 +76,10 @@ impl Api {
         self.ask(Method::GET, &format!("/v1/destinations/{destination}/audit"), &Value::Null).await
     }
 
+    pub(crate) async fn audit_of_limit_group(&self, id: &str) -> anyhow::Result<AuditReport> {
+        self.ask(Method::GET, &format!("/v1/limit-groups/{id}/audit"), &Value::Null).await
+    }
+
     /// The sum of these gauges; `None` while one of them is missing.
     pub(crate) async fn gauges(&self, names: &[&str]) -> anyhow::Result<Option<u64>> {
         let text = self.answer(Method::GET, "/metrics", &Value::Null).await?;
@@ -74,6 +88,11 @@ impl Api {
 
     pub(crate) async fn delete(&self, destination: &str) -> anyhow::Result<()> {
         self.answer(Method::DELETE, &format!("/v1/destinations/{destination}"), &Value::Null).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn delete_limit_group(&self, id: &str) -> anyhow::Result<()> {
+        self.answer(Method::DELETE, &format!("/v1/limit-groups/{id}"), &Value::Null).await?;
         Ok(())
     }
 

@@ -87,7 +87,7 @@ impl Stream {
                 let meant = timeline.at(timeline.began() + post.at);
                 for number in self.first + post.first..self.first + post.first + post.count {
                     let event = &mut events[number as usize];
-                    (event.meant, event.key) = (meant, self.key(number));
+                    (event.meant, event.key, event.cost) = (meant, self.key(number), self.cost(number));
                     event.destination = self.destination(number).map(|(_, number)| *number);
                 }
             }
@@ -191,12 +191,20 @@ impl Stream {
             let name = if self.publish.ordering_keys.is_some() { "ordering_key" } else { "coalesce_key" };
             add(name, format!(r#""key-{key}""#));
         }
+        if !self.publish.costs.is_empty() {
+            add("cost", self.cost(number).to_string());
+        }
         event + "}"
     }
 
     fn key(&self, number: u64) -> Option<u32> {
         let keys = self.publish.ordering_keys.or(self.publish.coalesce_keys)?;
         Some(((number - self.first) % u64::from(keys.max(1))) as u32)
+    }
+
+    fn cost(&self, number: u64) -> u32 {
+        let turn = (number - self.first) as usize % self.publish.costs.len().max(1);
+        self.publish.costs.get(turn).map_or(1, |cost| cost.get())
     }
 
     fn destination(&self, number: u64) -> Option<&(String, u32)> {

@@ -4,10 +4,10 @@ use anyhow::{Context, bail};
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::{Target, api::Api, fleet::Fleet, receivers::Receivers};
+use super::{Ids, Target, api::Api, fleet::Fleet, receivers::Receivers};
 use crate::{
     clock::{Timeline, now},
-    recording::{Fault, LimitChange, Mark, Pause, Recording},
+    recording::{Fault, Home, LimitChange, Mark, Pause, Recording},
     scenario::{Action, ReceiverBehavior, Step, limits_in, seconds},
 };
 
@@ -16,7 +16,7 @@ pub(super) struct StepRunner<'a> {
     pub(super) timeline: Timeline,
     pub(super) api: &'a Api,
     pub(super) receivers: &'a [Receivers],
-    pub(super) ids: &'a [String],
+    pub(super) ids: &'a Ids,
     pub(super) target: &'a mut Target,
     pub(super) recording: Recording,
 }
@@ -38,6 +38,10 @@ impl StepRunner<'_> {
         match action {
             Action::Edit { to, settings } => self.edit(to, settings).await?,
             Action::Override { to, rate_limits, for_s } => self.override_limits(to, rate_limits, *for_s).await?,
+            Action::EditLimitGroup { limit_group, rate_limits } => {
+                self.edit_limit_group(limit_group, rate_limits).await?;
+            }
+            Action::Move { of, limit_group } => self.move_into(of, limit_group.as_deref()).await?,
             Action::Pause(group) => {
                 self.edit(group, &json!({"paused": true})).await?;
                 // Sends before the answer are not breaches, and neither are sends after the request to resume.
@@ -110,18 +114,46 @@ impl StepRunner<'_> {
     fn members(&self, name: &str) -> Vec<usize> {
         let groups = &self.recording.groups;
         let is_member = |number: &usize| groups[self.recording.destinations[*number].group].name == name;
-        (0..self.ids.len()).filter(is_member).collect()
+        (0..self.ids.destinations.len()).filter(is_member).collect()
     }
 
     async fn edit(&mut self, group: &str, settings: &Value) -> anyhow::Result<()> {
         let limits = limits_in(settings)?;
         for number in self.members(group) {
             let sent = self.timeline.now();
-            self.api.patch(&self.ids[number], settings).await?;
+            self.api.patch(&self.ids.destinations[number], settings).await?;
             if let Some(limits) = limits.clone() {
                 let change = LimitChange { sent, answered: self.timeline.now(), limits };
                 self.recording.destinations[number].limits.push(change);
             }
+        }
+        Ok(())
+    }
+
+    fn limit_group(&self, name: &str) -> anyhow::Result<usize> {
+        let named = self.recording.limit_groups.iter().position(|group| group.name == name);
+        named.with_context(|| format!("no limit group is named {name}"))
+    }
+
+    async fn edit_limit_group(&mut self, name: &str, rate_limits: &Value) -> anyhow::Result<()> {
+        let number = self.limit_group(name)?;
+        let settings = json!({ "rate_limits": rate_limits });
+        let limits = limits_in(&settings)?.context("an edit needs limits")?;
+        let sent = self.timeline.now();
+        self.api.edit_limit_group(&self.ids.limit_groups[number], &settings).await?;
+        let change = LimitChange { sent, answered: self.timeline.now(), limits };
+        self.recording.limit_groups[number].limits.push(change);
+        Ok(())
+    }
+
+    async fn move_into(&mut self, group: &str, limit_group: Option<&str>) -> anyhow::Result<()> {
+        let limit_group = limit_group.map(|name| self.limit_group(name)).transpose()?;
+        let settings = json!({ "limit_group": limit_group.map(|number| &self.ids.limit_groups[number]) });
+        for number in self.members(group) {
+            let sent = self.timeline.now();
+            self.api.patch(&self.ids.destinations[number], &settings).await?;
+            let home = Home { sent, answered: self.timeline.now(), limit_group };
+            self.recording.destinations[number].homes.push(home);
         }
         Ok(())
     }
@@ -132,7 +164,7 @@ impl StepRunner<'_> {
         let body = json!({"rate_limits": rate_limits, "for_s": for_s, "reason": "a scenario"});
         for number in self.members(group) {
             let sent = self.timeline.now();
-            let path = format!("/v1/destinations/{}/override", self.ids[number]);
+            let path = format!("/v1/destinations/{}/override", self.ids.destinations[number]);
             let _: Value = self.api.ask(Method::POST, &path, &body).await?;
             let (answered, lasts) = (self.timeline.now(), seconds(for_s.into()));
             let limits = &mut self.recording.destinations[number].limits;
@@ -145,7 +177,7 @@ impl StepRunner<'_> {
 
     async fn replay(&mut self, group: &str, states: &[String]) -> anyhow::Result<()> {
         for number in self.members(group) {
-            let body = json!({"states": states, "destination": self.ids[number]});
+            let body = json!({"states": states, "destination": self.ids.destinations[number]});
             let _: Value = self.api.ask(Method::POST, "/v1/replays", &body).await?;
         }
         Ok(())
@@ -174,6 +206,10 @@ fn describe(action: &Action) -> String {
             let limits = describe(&Action::Edit { to: to.clone(), settings });
             format!("{limits} for {for_s} s")
         }
+        Action::EditLimitGroup { limit_group, rate_limits } => {
+            describe(&Action::Edit { to: limit_group.clone(), settings: json!({ "rate_limits": rate_limits }) })
+        }
+        Action::Move { of, limit_group } => format!("{of} to {}", limit_group.as_deref().unwrap_or("no group")),
         Action::Pause(group) => format!("pause {group}"),
         Action::Resume(group) => format!("resume {group}"),
         Action::Behavior { of, behavior } => {

@@ -3,7 +3,10 @@
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use serde_json::Value;
-use weir_core::{Period, RateLimit, RateLimits};
+use weir_core::{
+    Period, RateLimit, RateLimits,
+    limit::{Shape, Unit},
+};
 
 use super::{ReceiverBehavior, one};
 
@@ -22,6 +25,8 @@ pub(crate) struct Group {
     pub(crate) no_breaker: bool,
     #[serde(default)]
     pub(crate) behavior: ReceiverBehavior,
+    /// The limit group that they join when they are created.
+    pub(crate) limit_group: Option<String>,
     #[serde(default)]
     pub(crate) expect: Expect,
 }
@@ -80,7 +85,13 @@ pub(crate) fn limits_in(settings: &Value) -> anyhow::Result<Option<RateLimits>> 
             Some(seconds) => Period::from_seconds(seconds)?,
             None => Period::parse(limit.get("period")?.as_str()?)?,
         };
-        RateLimit::with_burst(number("limit")?, period, number("burst").unwrap_or(1))
+        let text = |name: &str| limit.get(name).and_then(Value::as_str);
+        let parsed = RateLimit::with_burst(number("limit")?, period, number("burst").unwrap_or(1))?;
+        let shaped = parsed.with_shape(text("shape").map_or(Some(Shape::Even), Shape::parse)?)?;
+        match text("unit").map_or(Some(Unit::Request), Unit::parse)? {
+            Unit::Request => Some(shaped),
+            Unit::Cost => shaped.in_costs(),
+        }
     };
     let limits: Option<Vec<RateLimit>> = limits.iter().map(parse).collect();
     let limits = limits.context("rate_limits: each is a limit of 1 to 1000000 and a period")?;

@@ -1,5 +1,7 @@
 //! Streams of events.
 
+use std::num::NonZeroU32;
+
 use anyhow::ensure;
 use serde::{Deserialize, Deserializer};
 
@@ -34,6 +36,9 @@ pub(crate) struct Publish {
     pub(crate) persistent: bool,
     pub(crate) ordering_keys: Option<u32>,
     pub(crate) coalesce_keys: Option<u32>,
+    /// The costs of the events, in turn.
+    #[serde(default)]
+    pub(crate) costs: Vec<NonZeroU32>,
 }
 
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {

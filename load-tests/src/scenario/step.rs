@@ -26,6 +26,16 @@ pub(crate) enum Action {
         rate_limits: Value,
         for_s: u32,
     },
+    /// Other limits of a limit group.
+    EditLimitGroup {
+        limit_group: String,
+        rate_limits: Value,
+    },
+    /// Destinations move into another limit group, or out of all.
+    Move {
+        of: String,
+        limit_group: Option<String>,
+    },
     Pause(String),
     Resume(String),
     Behavior {
@@ -70,7 +80,16 @@ impl Action {
         match self {
             Self::Edit { to: name, .. } | Self::Override { to: name, .. } => Some(name),
             Self::Pause(name) | Self::Resume(name) => Some(name),
-            Self::Behavior { of: name, .. } | Self::Replay { of: name, .. } => Some(name),
+            Self::Behavior { of: name, .. } | Self::Replay { of: name, .. } | Self::Move { of: name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The limit group that it names, if any.
+    pub(super) fn limit_group(&self) -> Option<&str> {
+        match self {
+            Self::EditLimitGroup { limit_group, .. } => Some(limit_group),
+            Self::Move { limit_group, .. } => limit_group.as_deref(),
             _ => None,
         }
     }

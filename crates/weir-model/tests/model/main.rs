@@ -4,3 +4,4 @@ mod checked;
 mod fast_path;
 mod protocol;
 mod remedies;
+mod shared;
