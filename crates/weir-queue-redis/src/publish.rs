@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use weir_core::{Backoff, Clock as _, Timestamp, plan::NextRun};
-use weir_queue::{GroupRun, Publication, Published, QueueError};
+use weir_queue::{GroupRun, Publication, Published, QueueError, Terms};
 
 use crate::{
     RedisQueue,
     client::ScriptAnswer,
     keys::Shard,
     schedule::{BATCH, by_shard},
-    scripts::{Call, Operation, group_terms},
+    scripts::{Call, Operation},
 };
 
 /// How many times a publication is tried. While Redis is silent, three tries take longer than the lease of the run: by
@@ -161,7 +161,7 @@ impl RedisQueue {
         }
         call.arg(u8::from(group.is_some()));
         if let Some(GroupRun { terms, recovered }) = group {
-            call.terms(&group_terms(terms)).arg(u8::from(recovered.is_some()));
+            call.terms(&Terms::of_group(terms, self.client.clock.now())).arg(u8::from(recovered.is_some()));
             if let Some(recovered) = recovered {
                 call.limiter(recovered);
             }

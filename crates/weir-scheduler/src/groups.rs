@@ -114,7 +114,8 @@ impl Scheduler {
         known_since: Timestamp,
         now: Timestamp,
     ) -> Result<Limiter, StoreError> {
-        let limits = &terms.rate_limits;
+        let effective = terms.at(now);
+        let limits = &effective.rate_limits;
         let spans = limits.as_slice().iter().map(|limit| limit.span() + limit.bucket());
         let longest =
             spans.chain(limits.min_interval().map(|interval| interval.as_duration())).max().unwrap_or_default();
@@ -127,8 +128,10 @@ impl Scheduler {
             limiter.expect_cost(sent.usual_cost);
             limiter.recall(sent.ring(limit, known_since + LAST_OLD_START, now));
         }
+        // An override, which may have ended a moment ago, changes limits too.
         let is_edited = terms.created_at < terms.updated_at;
-        for limit in of_late(limits, terms.updated_at, now).filter(|_| !senders.is_empty() && is_edited) {
+        let changed_at = if terms.temporary.is_none() { terms.updated_at } else { now };
+        for limit in of_late(limits, changed_at, now).filter(|_| !senders.is_empty() && is_edited) {
             let sent = self.store.sent_counts(&senders, now - (limit.span() + limit.bucket()), limit).await?;
             limiter.recall_even(&sent.ring(limit, known_since + LAST_OLD_START, now));
         }

@@ -40,6 +40,7 @@ pub use self::{
     limit_groups::{LIMIT_GROUP_COLUMNS, limit_group, membership},
     paces::{pace_change, pace_copy},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
+    temporary::limits_column,
     traffic::{
         histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination_at,
         traffic_of_tenant,

@@ -349,8 +349,8 @@ pub(crate) async fn put(
             Some(current) => {
                 if_none_match.check(&etag(current))?;
                 if_match.check(&etag(current))?;
-                let (id, created_at, updated_at) = (current.id, current.created_at, current.updated_at);
-                LimitGroup { id, created_at, updated_at, ..group.clone() }
+                let (rate_limits, max_in_flight) = (group.rate_limits.clone(), group.max_in_flight);
+                LimitGroup { rate_limits, max_in_flight, ..(**current).clone() }
             }
         };
         let status = if current.is_none() { StatusCode::CREATED } else { StatusCode::OK };
@@ -376,6 +376,7 @@ fn new_group(
         name,
         rate_limits: RateLimits::from(limits.unwrap_or_default()),
         max_in_flight,
+        temporary: Default::default(),
         created_at: now,
         updated_at: now,
     }

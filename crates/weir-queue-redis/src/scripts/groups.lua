@@ -13,6 +13,16 @@ local function count_valid(permits)
   return redis.call('ZCARD', permits)
 end
 
+-- Whether the terms of a job are in force; those of an override end.
+local function are_terms_valid(job)
+  return now < (job.terms_until or math.huge)
+end
+
+-- Whether a run need recover nothing of a group.
+local function is_known(group)
+  return group.cursors and are_terms_valid(group)
+end
+
 -- Each group is read and written once in a call.
 local function group_named(id)
   if not groups[id] then

@@ -82,10 +82,10 @@ local function open_turns(group, queued, in_flight, ahead)
   return open, open >= room
 end
 
--- Gives `open` permits to the members whose turn it is, at most `most` members. If the cursors of the group are not known,
--- one member gets a turn without permits: its run finds the cursors.
+-- Gives `open` permits to the members whose turn it is, at most `most` members. If something of the group is not known,
+-- one member gets a turn without permits: its run finds it.
 local function give_turns(id, group, open, most)
-  local flows, needed = {}, group.cursors and math.min(open, most) or 1
+  local flows, needed = {}, is_known(group) and math.min(open, most) or 1
   local waiting = needed > 0 and redis.call('ZRANGE', turns_of(id), 0, needed - 1, 'WITHSCORES') or {}
   for index = 1, #waiting, 2 do
     local job = load_job(waiting[index])
