@@ -420,6 +420,7 @@ macro_rules! queue_conformance {
             a_group_in_costs_counts_the_costs_of_all_members,
             a_lowered_limit_of_a_group_applies_to_outstanding_permits,
             an_override_of_a_group_ends_by_itself_and_resets_no_window,
+            a_member_that_comes_after_an_override_of_its_group_does_not_wait_for_its_limits,
             a_held_group_grants_no_slot_to_any_member,
             a_run_that_has_read_old_terms_of_its_group_publishes_nothing,
             the_sends_of_all_members_count_in_the_max_in_flight_of_their_group,

@@ -2,6 +2,8 @@
 
 pub(crate) mod audit;
 pub(crate) mod figures;
+pub(crate) mod history;
+pub(crate) mod temporary;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,9 +16,10 @@ use http::{StatusCode, header};
 use serde_json::{Value, json};
 use weir_api_types as types;
 use weir_core::{
-    LimitGroup, LimitGroupId, RateLimits,
+    LimitGroup, LimitGroupId, RateLimits, Timestamp,
     activity::{Action, Activity},
     destination::{ALL_TENANTS, DEFAULT_TENANT},
+    temporary::Temporary,
 };
 use weir_store::{GroupChange, GroupDeletion, tenant_code};
 
@@ -26,6 +29,7 @@ use super::{
         PathName, check_may_change_group,
         rates::{self, Limits, RateLimitRequest},
         request::NameText,
+        view::{hold_view, override_view},
     },
 };
 use crate::{
@@ -100,7 +104,7 @@ object! {
     read_only = &READ_ONLY;
 }
 
-const READ_ONLY: [&str; 3] = ["id", "created_at", "updated_at"];
+const READ_ONLY: [&str; 5] = ["id", "created_at", "updated_at", "override", "hold"];
 
 impl LimitGroupRequest {
     fn check(&self, at: &str, errors: &mut Errors) {
@@ -162,7 +166,7 @@ pub(crate) async fn create(
     };
     let group = new_group(&api, tenant, request.name.0, request.rate_limits, request.max_in_flight);
     match save(&api, &caller, &author, None, group).await? {
-        Saved::Made(made) => Ok(shown(StatusCode::CREATED, &made)),
+        Saved::Made(made) => Ok(shown(StatusCode::CREATED, &made, api.clock.now())),
         Saved::Taken | Saved::Outdated => {
             Err(Problem::conflict("a limit group of the tenant has this name: choose another one"))
         }
@@ -204,7 +208,7 @@ pub(crate) async fn show(
     _: Query<()>,
 ) -> ApiResult<Response> {
     let group = find(&api, &caller, id).await?;
-    Ok(shown(StatusCode::OK, &group))
+    Ok(shown(StatusCode::OK, &group, api.clock.now()))
 }
 
 /// Edit a limit group
@@ -253,7 +257,7 @@ pub(crate) async fn edit(
             edited.max_in_flight = max_in_flight;
         }
         match save(&api, &caller, &author, Some(&current), edited).await? {
-            Saved::Made(made) => return Ok(shown(StatusCode::OK, &made)),
+            Saved::Made(made) => return Ok(shown(StatusCode::OK, &made, api.clock.now())),
             Saved::Taken => return Err(Problem::conflict("another limit group of the tenant has this name")),
             Saved::Outdated => {}
         }
@@ -286,7 +290,7 @@ pub(crate) async fn delete(
         if_match.check(&etag(&current))?;
         check_may_change_group(&caller, current.tenant.as_deref())?;
         let activity = author.does(Action::LimitGroupDeleted, api.clock.now());
-        let activity = recorded(activity, &current).changing(Some(values(&current)), None);
+        let activity = recorded(activity, &current).changing(Some(values(&current, api.clock.now())), None);
         match api.store.delete_limit_group(id, current.updated_at, activity).await? {
             GroupDeletion::Deleted => return Ok(StatusCode::NO_CONTENT),
             GroupDeletion::HasMembers => {
@@ -355,7 +359,7 @@ pub(crate) async fn put(
         };
         let status = if current.is_none() { StatusCode::CREATED } else { StatusCode::OK };
         match save(&api, &caller, &author, current.as_deref(), replacement).await? {
-            Saved::Made(made) => return Ok(shown(status, &made)),
+            Saved::Made(made) => return Ok(shown(status, &made, api.clock.now())),
             Saved::Taken | Saved::Outdated => {}
         }
     }
@@ -397,19 +401,23 @@ async fn save(
     mut group: LimitGroup,
 ) -> ApiResult<Saved> {
     check_may_change_group(caller, group.tenant.as_deref())?;
-    let saved = if current == Some(&group) {
-        Arc::new(group)
+    let now = api.clock.now();
+    // What is over is dropped, which is no change of its own.
+    group.temporary = group.temporary.at(now);
+    let is_same =
+        current.is_some_and(|current| group == LimitGroup { temporary: current.temporary.at(now), ..current.clone() });
+    let saved = if let Some(current) = current.filter(|_| is_same) {
+        Arc::new(current.clone())
     } else {
-        let now = api.clock.now();
         group.updated_at = current.map_or(now, |current| now.max(current.updated_at + TICK));
         if current.is_none() {
             group.created_at = now;
         }
         let (action, before, after) = match current {
-            None => (Action::LimitGroupCreated, None, Some(values(&group))),
+            None => (Action::LimitGroupCreated, None, Some(values(&group, now))),
             Some(current) => {
-                let (before, after) = differences(values(current), values(&group));
-                (Action::LimitGroupEdited, before, after)
+                let (before, after) = differences(values(current, now), values(&group, now));
+                (action_of(&current.temporary.at(now), &group.temporary), before, after)
             }
         };
         let activity = recorded(author.does(action, now), &group).changing(before, after);
@@ -427,10 +435,24 @@ async fn save(
     Ok(Saved::Made(saved))
 }
 
+/// An edit of the settings leaves what is temporary as it is.
+fn action_of(before: &Temporary, after: &Temporary) -> Action {
+    match () {
+        () if before.overridden != after.overridden && after.overridden.is_some() => Action::LimitGroupOverridden,
+        () if before.overridden != after.overridden => Action::LimitGroupOverrideEnded,
+        () if before.hold != after.hold && after.hold.is_some() => Action::LimitGroupHeld,
+        () if before.hold != after.hold => Action::LimitGroupReleased,
+        () => Action::LimitGroupEdited,
+    }
+}
+
 /// The values for the activity log.
-fn values(group: &LimitGroup) -> Value {
-    let types::LimitGroup { name, tenant, rate_limits, max_in_flight, .. } = view(group);
-    json!({"name": name, "tenant": tenant, "rate_limits": rate_limits, "max_in_flight": max_in_flight})
+fn values(group: &LimitGroup, now: Timestamp) -> Value {
+    let types::LimitGroup { name, tenant, rate_limits, max_in_flight, overridden, hold, .. } = view(group, now);
+    json!({
+        "name": name, "tenant": tenant, "rate_limits": rate_limits, "max_in_flight": max_in_flight,
+        "override": overridden, "hold": hold,
+    })
 }
 
 fn recorded(activity: Activity, group: &LimitGroup) -> Activity {
@@ -452,20 +474,22 @@ fn etag(group: &LimitGroup) -> String {
     format!("\"{:x}\"", group.updated_at.as_nanos())
 }
 
-fn shown(status: StatusCode, group: &LimitGroup) -> Response {
+fn shown(status: StatusCode, group: &LimitGroup, now: Timestamp) -> Response {
     let etag = [(header::ETAG, etag(group))];
     let created = status == StatusCode::CREATED;
     let location = created.then(|| AppendHeaders([(header::LOCATION, format!("/v1/limit-groups/{}", group.id))]));
-    (status, etag, location, Json(view(group))).into_response()
+    (status, etag, location, Json(view(group, now))).into_response()
 }
 
-pub(crate) fn view(group: &LimitGroup) -> types::LimitGroup {
+pub(crate) fn view(group: &LimitGroup, now: Timestamp) -> types::LimitGroup {
     types::LimitGroup {
         id: group.id.to_string(),
         name: group.name.clone(),
         tenant: group.tenant.clone(),
         rate_limits: group.rate_limits.as_slice().iter().map(rates::view).collect(),
         max_in_flight: group.max_in_flight,
+        overridden: group.temporary.override_at(now).map(override_view),
+        hold: group.temporary.hold_at(now).map(hold_view),
         created_at: group.created_at,
         updated_at: group.updated_at,
     }

@@ -25,7 +25,7 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
-    views::{Drain, LimitText as _, reason_in_words},
+    views::{Drain, LimitText as _, OverrideText as _, reason_in_words},
     visit::{Answered, Visit},
 };
 
@@ -158,10 +158,15 @@ impl ListPage {
 /// The figures of a group.
 struct Live {
     base: String,
+    may_change: bool,
     shown: LimitGroupOverview,
 }
 
 impl Live {
+    fn path(&self) -> String {
+        format!("{}{PATH}/{}", self.base, self.shown.row.limit_group.id)
+    }
+
     fn colour(&self, index: &usize) -> &'static str {
         COLOURS[(*index).min(COLOURS.len() - 1)]
     }
@@ -205,7 +210,7 @@ struct GroupPage {
 
 impl GroupPage {
     fn path(&self) -> String {
-        format!("{}{PATH}/{}", self.frame.base(), self.live.shown.row.limit_group.id)
+        self.live.path()
     }
 }
 
@@ -275,14 +280,16 @@ fn is_shown(refusal: &Refusal) -> bool {
 
 async fn read_live(visit: &Visit, id: &str) -> Result<Live, Refusal> {
     let path = ApiPath::of(["limit-groups", id, "overview"]);
-    Ok(Live { base: visit.site.base.clone(), shown: visit.api.get(&path).await? })
+    let (me, shown) = tokio::try_join!(visit.me(), visit.api.get::<LimitGroupOverview>(&path))?;
+    let may_change = may_change(&me, shown.row.limit_group.tenant.as_deref());
+    Ok(Live { base: visit.site.base.clone(), may_change, shown })
 }
 
 async fn read(visit: &Visit, id: &str) -> Result<GroupPage, Refusal> {
     let call = Call::get(&api_path(id));
     let (me, answer, live) = tokio::try_join!(visit.me(), visit.api.send(&call), read_live(visit, id))?;
     let group: LimitGroup = answer.read()?;
-    let may_change = may_change(&me, group.tenant.as_deref());
+    let may_change = live.may_change;
     let editor = Editor::of(Some(&group), answer.etag().unwrap_or_default());
     let frame = visit.frame(me, Section::LimitGroups, &group.name).live(Also::Time.query());
     Ok(GroupPage { frame, live, may_change, editor, preview: None })

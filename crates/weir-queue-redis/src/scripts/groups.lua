@@ -13,14 +13,9 @@ local function count_valid(permits)
   return redis.call('ZCARD', permits)
 end
 
--- Whether the terms of a job are in force; those of an override end.
-local function are_terms_valid(job)
-  return now < (job.terms_until or math.huge)
-end
-
--- Whether a run need recover nothing of a group.
-local function is_known(group)
-  return group.cursors and are_terms_valid(group)
+-- Whether no run need bring terms or cursors of a job or a group first. The terms of an override end.
+local function is_known(job)
+  return job.cursors and now < (job.terms_until or math.huge)
 end
 
 -- Each group is read and written once in a call.

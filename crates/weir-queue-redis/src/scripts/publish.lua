@@ -17,16 +17,13 @@
 --           a list of: when the claim expires, the delivery
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 1 when done, 0 when stale
 
-local function read_bucket()
-  return { number(), number() }
-end
-
+-- Lua has at most 200 local variables in a chunk, which this script comes near.
 local function read_cursor()
   local cursor = read_limit()
   cursor.since, cursor.spent = number(), number()
   if is_window(cursor) then
     cursor.ring = { number(), 0, 0, 0, mark_of(cursor, cursor.since) }
-    for _, bucket in ipairs(list(read_bucket)) do
+    for _, bucket in ipairs(list(function() return { number(), number() } end)) do
       count_in(cursor.ring, bucket[1], bucket[2])
     end
   end
@@ -88,10 +85,6 @@ local function follow(job, run)
     end
   end
   job.pace = run.pace
-end
-
-local function has_permits(id)
-  return redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0
 end
 
 -- How far ahead the slot of a delivery without a run may be.
@@ -173,7 +166,8 @@ local function requeue(job, run)
   elseif next_run == 'paced' then
     local due = job.cursors and paced_due(job, redis.call('ZCARD', queued_of(id)), now) or now
     schedule(id, job, due, due, false)
-  elseif next_run == 'on_settle' and not job.settled and has_permits(id) then
+  elseif next_run == 'on_settle' and not job.settled
+    and redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0 then
     schedule(id, job, now + RUN_FALLBACK, now + RUN_FALLBACK, true)
   -- A permit has ended since the lease was claimed, so there may be room.
   elseif next_run == 'on_settle' and job.cursors then

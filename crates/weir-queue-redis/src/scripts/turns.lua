@@ -27,7 +27,7 @@ end
 
 -- Makes the entry of a group due for its next free slot: CADENCE after its last claim, or sooner where turns were left.
 local function call_group(id, group, sooner)
-  local due = group.cursors and due_for_next_slot(group, others_in(id, group), now) or now
+  local due = is_known(group) and due_for_next_slot(group, others_in(id, group), now) or now
   if not sooner then
     due = math.max(due, math.min(group.ran or 0, now) + CADENCE)
   end

@@ -199,32 +199,46 @@ pub async fn a_lowered_limit_of_a_group_applies_to_outstanding_permits(subject: 
 /// An override ends although no process announces it: no permit of any member gets a slot until a run has brought the
 /// limits below. The cursors stay.
 pub async fn an_override_of_a_group_ends_by_itself_and_resets_no_window(subject: Subject) {
-    let mut members = Members::two(per_second(1));
-    let until = subject.clock.now() + Duration::from_millis(500);
-    let (limits, reason) = (Some(per_second(100)), "launch day".to_owned());
-    let overridden = Some(Override { limits, max_in_flight: None, until, reason });
-    members.set_temporary(&subject, Temporary { overridden, hold: None }).await;
+    let mut members = Members::two(per_second(50));
     let permits = members.permits(&subject, &[1, 2, 1]).await;
     let first = subject.slot(&permits[0]).await;
-    let last = subject.slot(&permits[1]).await;
-    assert!(last.start <= first.start + Duration::from_millis(100) + subject.precision, "the raised limit is in force");
-    // A member with a backlog runs at the end, although the group was to wait longer.
+    let until = subject.clock.now() + Duration::from_millis(400);
+    let (limits, reason) = (Some(per_second(1)), "their sale".to_owned());
+    let overridden = Some(Override { limits, max_in_flight: None, until, reason });
+    members.set_temporary(&subject, Temporary { overridden, hold: None }).await;
+    let lowered = start_of(subject.ask_for_slot(&permits[1]).await);
+    assert!(lowered + subject.precision >= first.start + Duration::from_millis(1_010), "it is in force");
+    // The next slot is seconds away, but the group is due at the end.
     members.wake(&subject, [destination(2)]).await;
-    let lease = loop {
-        let lease = subject.claim().await;
-        match lease.turn {
-            Some(turn) if !turn.is_known => break lease,
-            _ => {
-                members.run(&subject, lease, 0).await;
-                members.wake(&subject, [destination(2)]).await;
-            }
-        }
-    };
-    assert!(subject.clock.now() + subject.precision >= until, "it is not over before");
-    assert_eq!(subject.ask_for_slot(&permits[2]).await, SlotAnswer::Withdrawn);
+    let lease = subject.claim().await;
+    let now = subject.clock.now();
+    assert!(now + subject.precision >= until && now < first.start + Duration::from_secs(1), "at the end");
+    assert!(lease.turn.is_some_and(|turn| !turn.is_known && turn.permits == 0));
+    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
     members.run(&subject, lease, 0).await;
-    let next = start_of(subject.ask_for_slot(&permits[2]).await);
-    assert!(next + subject.precision >= last.start + Duration::from_millis(1_010), "no window begins anew");
+    let mut last = first;
+    for permit in &permits[1..] {
+        let slot = subject.slot(permit).await;
+        assert!(slot.start + subject.precision >= last.start + Duration::from_micros(20_200), "no window begins anew");
+        last = slot;
+    }
+}
+
+/// Nobody waited when it ended, so the group was not due.
+pub async fn a_member_that_comes_after_an_override_of_its_group_does_not_wait_for_its_limits(subject: Subject) {
+    let mut members = Members::two(per_second(50));
+    let permits = members.permits(&subject, &[1, 2]).await;
+    let first = subject.slot(&permits[0]).await;
+    let until = subject.clock.now() + Duration::from_millis(100);
+    let overridden = Override { limits: Some(per_second(1)), max_in_flight: None, until, reason: "a sale".to_owned() };
+    members.set_temporary(&subject, Temporary { overridden: Some(overridden), hold: None }).await;
+    while subject.ask_for_slot(&permits[1]).await != SlotAnswer::Withdrawn {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    members.wake(&subject, [destination(2)]).await;
+    let lease = subject.claim().await;
+    assert!(lease.turn.is_some_and(|turn| !turn.is_known));
+    assert!(subject.clock.now() < first.start + Duration::from_secs(1));
 }
 
 pub async fn a_held_group_grants_no_slot_to_any_member(subject: Subject) {
