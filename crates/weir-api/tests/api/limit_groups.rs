@@ -185,7 +185,7 @@ async fn an_override_and_a_hold_of_a_limit_group_end_by_themselves() {
     assert_eq!((&begun["override"]["max_in_flight"], &begun["replaced"]), (&json!(9), &Value::Null));
     assert_eq!((&begun["rate_limits"][0]["limit"], &begun["max_in_flight"]), (&json!(10), &Value::Null), "they stay");
     let announced = server.queue.edited_groups().remove(0);
-    assert_eq!(announced.at(server.clock.now()).rate_limits.per_second(), Some(50.0 / 1.01));
+    assert_eq!(announced.at(server.clock.now()).rate_limits.per_second(), Some(50.0));
     let by_name = format!("{LIST}/by-name/default/a");
     let put = server.put(&by_name, json!({"rate_limits": per_second(20)}), &[]).await.expect(StatusCode::OK);
     assert_eq!(put["override"], begun["override"], "an edit leaves it");
@@ -206,6 +206,8 @@ async fn an_override_and_a_hold_of_a_limit_group_end_by_themselves() {
     server.clock.advance(minute);
     let after = server.get(&path).await.expect(StatusCode::OK);
     assert_eq!((&after["override"], &after["hold"]), (&Value::Null, &Value::Null));
+    // An edit renews the sample, and drops what is over.
+    server.patch(&path, json!({"max_in_flight": 7})).await.expect(StatusCode::OK);
     assert_eq!(server.overview_of(&group).await["configured_per_s"], 20.0);
     let changes = server.store.limit_group_changes(group.parse().unwrap()).await.unwrap();
     let rates: Vec<_> = changes.iter().map(|of| of.limits.as_slice().first().map(|limit| limit.limit.get())).collect();
