@@ -36,6 +36,7 @@ import type {
   GroupFilter,
   HealthQuery,
   HeldDestination,
+  HeldLimitGroup,
   HistoryQuery,
   HoldRequest,
   LimitGroup,
@@ -51,6 +52,7 @@ import type {
   NewKey,
   NewLimitGroup,
   OverriddenDestination,
+  OverriddenLimitGroup,
   OverrideRequest,
   OverviewFilter,
   OverviewHistory,
@@ -602,6 +604,27 @@ class LimitGroups extends Resource {
   /** Gives a slot back before it starts. */
   async giveBack(id: string, rid: string): Promise<void> {
     await this.send("DELETE", "/v1/limit-groups/{id}/reservations/{rid}", { id, rid });
+  }
+
+  /** Other limits of all members together for a while, in place of those of the settings. They end by themselves. */
+  override(id: string, override: OverrideRequest, options: { ifMatch?: string } = {}): Promise<OverriddenLimitGroup> {
+    const request = { body: override, headers: ifMatch(options) };
+    return this.call("POST", "/v1/limit-groups/{id}/override", { id }, request);
+  }
+
+  /** Ends an override before its end. */
+  endOverride(id: string): Promise<LimitGroup> {
+    return this.call("DELETE", "/v1/limit-groups/{id}/override", { id });
+  }
+
+  /** Sends nothing to any member for a while: a pause that ends by itself. */
+  hold(id: string, hold: HoldRequest, options: { ifMatch?: string } = {}): Promise<HeldLimitGroup> {
+    return this.call("POST", "/v1/limit-groups/{id}/hold", { id }, { body: hold, headers: ifMatch(options) });
+  }
+
+  /** Ends a hold before its end. */
+  endHold(id: string): Promise<LimitGroup> {
+    return this.call("DELETE", "/v1/limit-groups/{id}/hold", { id });
   }
 
   /** The group and its members: the share of each, and why it is not sent faster. */

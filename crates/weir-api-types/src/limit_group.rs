@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::Timestamp;
 
-use crate::{Binding, RateLimit, RecentReservations};
+use crate::{Binding, Hold, LimitChange, Override, RateLimit, RecentReservations};
 
 /// A budget that several destinations share, because the receiver counts them as one account.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -20,10 +20,33 @@ pub struct LimitGroup {
     pub rate_limits: Vec<RateLimit>,
     /// The maximum number of sends of all members that are started and not yet settled; null: only theirs.
     pub max_in_flight: Option<u32>,
+    /// The limits in force in place of those of the settings; null: those of the settings are.
+    #[serde(rename = "override")]
+    pub overridden: Option<Override>,
+    /// Nothing is sent before its end; null: none.
+    pub hold: Option<Hold>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
+}
+
+/// A limit group whose limits are overridden.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OverriddenLimitGroup {
+    #[serde(flatten)]
+    pub limit_group: LimitGroup,
+    /// The override that was in force before and has ended with this one.
+    pub replaced: Option<Override>,
+}
+
+/// A limit group that is held.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HeldLimitGroup {
+    #[serde(flatten)]
+    pub limit_group: LimitGroup,
+    /// The hold that was in force before and has ended with this one.
+    pub replaced: Option<Hold>,
 }
 
 /// A limit group with its figures.
@@ -109,4 +132,37 @@ pub struct LimitGroupMember {
         example = "group"
     )]
     pub reason: Option<String>,
+}
+
+/// What happened at all members of a limit group together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LimitGroupHistory {
+    /// The length of the buckets.
+    #[schema(pattern = "^(10s|1m|1h)$", example = "10s")]
+    pub step: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub from: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub to: Timestamp,
+    /// One for each step from `from` to `to`.
+    #[schema(max_items = 1500)]
+    pub data: Vec<LimitGroupHistoryBucket>,
+    /// The limits in force at `from`, and their changes in the range, with the begin and the end of overrides.
+    pub limit_changes: Vec<LimitChange>,
+}
+
+/// One bucket of a limit group's history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LimitGroupHistoryBucket {
+    /// The beginning of the bucket.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Sends that started.
+    pub sends: u64,
+    /// Attempts that succeeded.
+    pub delivered: u64,
+    /// Attempts that did not succeed, including those of unknown outcome and those that could not connect.
+    pub failed: u64,
+    /// New deliveries.
+    pub arrivals: u64,
 }

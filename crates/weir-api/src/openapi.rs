@@ -33,10 +33,10 @@ use crate::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
             body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
-            retry::RetryRequest, signature::SignatureRequest, temporary,
+            retry::RetryRequest, signature::SignatureRequest,
         },
         event_types, events, health, history, ingest, keys, limit_groups, overview, preview, purge, rate, replays,
-        secrets, session, shedding, simulate, status, stream, test_event, verify,
+        secrets, session, shedding, simulate, status, stream, temporary, test_event, verify,
     },
 };
 use weir_api_types as types;
@@ -178,7 +178,8 @@ const SECURITY_SCHEME: &str = "api_key";
         ingest::post, ingest::post_batch, events::list, events::show,
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         destinations::put, destinations::release,
-        temporary::override_limits, temporary::end_override, temporary::hold, temporary::end_hold,
+        destinations::temporary::override_limits, destinations::temporary::end_override, destinations::temporary::hold,
+        destinations::temporary::end_hold,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
         overview::list, overview::history, overview::show, stream::follow, preview::show, rate::show, destinations::filter::try_filter, purge::purge, audit::show, simulate::run, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
@@ -189,6 +190,9 @@ const SECURITY_SCHEME: &str = "api_key";
         limit_groups::reservations::create, limit_groups::reservations::create_by_name, limit_groups::reservations::list,
         limit_groups::reservations::cancel,
         limit_groups::put, limit_groups::figures::overview, limit_groups::figures::show_preview, limit_groups::audit::show,
+        limit_groups::history::show,
+        limit_groups::temporary::override_limits, limit_groups::temporary::end_override, limit_groups::temporary::hold,
+        limit_groups::temporary::end_hold,
         event_types::list, event_types::show, event_types::put, event_types::delete,
         session::me, session::create, session::delete,
         keys::create, keys::list, keys::delete, activity::list,

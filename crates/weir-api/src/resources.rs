@@ -29,5 +29,6 @@ pub(crate) mod shedding;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod stream;
+pub(crate) mod temporary;
 pub(crate) mod test_event;
 pub(crate) mod verify;

@@ -1,6 +1,6 @@
 //! A destination: an HTTP endpoint with its limits, secret and retry policy.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
 use url::Url;
 
@@ -210,11 +210,14 @@ impl Destination {
         }
     }
 
-    /// The version of what is in force at `now`. It rises with each edit and with the end of an override: by less than
-    /// two edits are apart, so that each edit has a later version than all ends before it.
+    /// The limits in force from `now` on: at once and, where an override ends, from its end.
+    pub fn limits_from(&self, now: Timestamp) -> Vec<(Timestamp, RateLimits)> {
+        self.temporary.limits_from(&self.settings.rate_limits, now)
+    }
+
+    /// The version of what is in force at `now`.
     pub fn version(&self, now: Timestamp) -> Timestamp {
-        let is_over = self.temporary.overridden.as_ref().is_some_and(|overridden| overridden.until <= now);
-        self.updated_at + if is_over { Duration::from_micros(1) } else { Duration::ZERO }
+        self.temporary.version(self.updated_at, now)
     }
 
     /// Whether it is paused and why, as it is stored.

@@ -1,10 +1,11 @@
 //! A limit group: a budget that several destinations share, because the receiver counts them as one account.
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use crate::{
     id::{InvalidId, LimitGroupId},
     limit::RateLimits,
+    temporary::Temporary,
     time::Timestamp,
 };
 
@@ -25,9 +26,33 @@ pub struct LimitGroup {
     pub rate_limits: RateLimits,
     /// The most sends of all members that are started and not yet settled.
     pub max_in_flight: Option<u32>,
+    /// What holds for a while in place of the settings.
+    pub temporary: Temporary,
     pub created_at: Timestamp,
     /// The version: rises with each edit.
     pub updated_at: Timestamp,
+}
+
+impl LimitGroup {
+    /// The group with the limits that are in force at `now`, for whoever acts at `now`.
+    pub fn at(&self, now: Timestamp) -> Cow<'_, Self> {
+        let Some(overridden) = self.temporary.override_at(now) else { return Cow::Borrowed(self) };
+        Cow::Owned(Self {
+            rate_limits: self.temporary.limits(&self.rate_limits, now),
+            max_in_flight: overridden.max_in_flight.or(self.max_in_flight),
+            ..self.clone()
+        })
+    }
+
+    /// The limits in force from `now` on: at once and, where an override ends, from its end.
+    pub fn limits_from(&self, now: Timestamp) -> Vec<(Timestamp, RateLimits)> {
+        self.temporary.limits_from(&self.rate_limits, now)
+    }
+
+    /// The version of what is in force at `now`.
+    pub fn version(&self, now: Timestamp) -> Timestamp {
+        self.temporary.version(self.updated_at, now)
+    }
 }
 
 /// What holds the budgets of a destination in the queue: its group if it has one, otherwise the destination itself. A

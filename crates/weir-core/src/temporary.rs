@@ -53,6 +53,13 @@ impl Temporary {
         Self { overridden: self.override_at(now).cloned(), hold: self.hold_at(now).cloned() }
     }
 
+    /// The version of what is in force at `now` after an edit at `updated_at`. It rises with each edit and with the end of an
+    /// override: by less than two edits are apart, so that each edit has a later version than all ends before it.
+    pub fn version(&self, updated_at: Timestamp, now: Timestamp) -> Timestamp {
+        let is_over = self.overridden.as_ref().is_some_and(|overridden| overridden.until <= now);
+        updated_at + if is_over { Duration::from_micros(1) } else { Duration::ZERO }
+    }
+
     /// The limits in force above these ones of the settings.
     pub fn limits(&self, below: &RateLimits, now: Timestamp) -> RateLimits {
         let limits = self.override_at(now).and_then(|overridden| overridden.limits.clone());

@@ -161,7 +161,7 @@ impl RedisQueue {
         }
         call.arg(u8::from(group.is_some()));
         if let Some(group) = group {
-            call.group(group);
+            call.group(group, self.client.clock.now());
         }
         call.arg(u8::from(pace.is_some()));
         if let Some(rate) = pace {

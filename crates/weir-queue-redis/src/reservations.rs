@@ -34,7 +34,7 @@ impl Reservations {
         let (clock, shard) = (&self.client.clock, Shard::of(group_job(id)));
         let mut call = self.client.new_call(shard, Operation::Reserve);
         let needed = clock.needed_width(shard);
-        call.group(group).arg(needed);
+        call.group(group, self.client.clock.now()).arg(needed);
         for WantedSlot { cost, width } in wanted.iter().take(BATCH) {
             // The error of the clock is taken from both ends.
             let width = i64::try_from((*width).min(WIDEST).as_micros()).unwrap_or(i64::MAX);

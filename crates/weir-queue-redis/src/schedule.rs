@@ -20,7 +20,7 @@ use crate::{
     RedisQueue,
     client::{ScriptAnswer, unexpected},
     keys::{Shard, group_job},
-    scripts::{Call, Operation, group_terms},
+    scripts::{Call, Operation},
 };
 
 /// Items in one call, so that no script occupies the server for long: other processes wait for their slots meanwhile.
@@ -110,7 +110,8 @@ impl Schedule for RedisQueue {
     }
 
     async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()> {
-        let edits = edits.iter().map(|edit| (group_job(edit.id), group_terms(edit)));
+        let now = self.client.clock.now();
+        let edits = edits.iter().map(|edit| (group_job(edit.id), Terms::of_group(edit, now)));
         self.change_terms(edits.map(|(job, terms)| (Shard::of(job), job, terms)).collect()).await
     }
 

@@ -9,7 +9,7 @@ use std::{sync::LazyLock, time::Duration};
 use redis::{Arg, Cmd, ToRedisArgs};
 use strum::{EnumIter, IntoEnumIterator as _};
 use weir_core::{
-    DestinationId, LimitGroup, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    DestinationId, Limiter, Period, RateLimit, RateLimits, Timestamp,
     adaptive::{AdaptiveRate, PaceCursor},
     claim::ClaimedDelivery,
     limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
@@ -288,8 +288,8 @@ impl Call {
     }
 
     /// A group, as `recovery.lua` reads it.
-    pub(crate) fn group(&mut self, GroupRun { terms, recovered }: &GroupRun) -> &mut Self {
-        self.terms(&group_terms(terms)).arg(u8::from(recovered.is_some()));
+    pub(crate) fn group(&mut self, GroupRun { terms, recovered }: &GroupRun, now: Timestamp) -> &mut Self {
+        self.terms(&Terms::of_group(terms, now)).arg(u8::from(recovered.is_some()));
         match recovered {
             Some(recovered) => self.limiter(recovered),
             None => self,
@@ -363,13 +363,6 @@ impl Call {
         }
         command
     }
-}
-
-/// The terms of a group in the form of a destination's. They name the group itself.
-pub(crate) fn group_terms(group: &LimitGroup) -> Terms {
-    let (limits, max_in_flight) = (group.rate_limits.clone(), group.max_in_flight.unwrap_or(u32::MAX));
-    let terms = Terms::deleted(group.updated_at);
-    Terms { limits, max_in_flight, suspended: false, group: Some(group.id), ..terms }
 }
 
 fn micros(time: Duration) -> u64 {

@@ -160,6 +160,22 @@ impl Terms {
         }
     }
 
+    /// The terms of a group at `now`, which name it as their own group. Nobody but people holds a group, so each edit replaces
+    /// its hold. Without a maximum of its own, it is the largest number.
+    pub fn of_group(group: &LimitGroup, now: Timestamp) -> Self {
+        let effective = group.at(now);
+        Self {
+            limits: effective.rate_limits.clone(),
+            max_in_flight: effective.max_in_flight.unwrap_or(u32::MAX),
+            suspended: false,
+            group: Some(group.id),
+            held_until: group.temporary.hold_at(now).map_or(Timestamp::MIN, |hold| hold.until),
+            released_at: group.updated_at,
+            until: group.temporary.override_at(now).map(|overridden| overridden.until),
+            ..Self::deleted(group.version(now))
+        }
+    }
+
     /// Whether they are still in force.
     pub fn are_valid(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
@@ -231,7 +247,7 @@ pub struct Turn {
 /// What a run has read of the group of its destination.
 #[derive(Debug, Clone)]
 pub struct GroupRun {
-    /// The version of these terms is their `updated_at`. Older terms never replace newer ones.
+    /// Its [`Terms::of_group`] count. Older terms never replace newer ones.
     pub terms: Arc<LimitGroup>,
     /// The recovered cursors, when the queue knows none.
     pub recovered: Option<Limiter>,

@@ -116,7 +116,8 @@ pub(crate) async fn recovered(
     known_since: Timestamp,
     now: Timestamp,
 ) -> Result<Limiter, StoreError> {
-    let limits = &terms.rate_limits;
+    let effective = terms.at(now);
+    let limits = &effective.rate_limits;
     let spans = limits.as_slice().iter().map(limit_span);
     let longest = spans.chain(limits.min_interval().map(|interval| interval.as_duration())).max().unwrap_or_default();
     let senders = store.group_senders(terms.id, now - longest).await?;
@@ -151,7 +152,11 @@ pub(crate) async fn recovered(
     let is_edited = terms.created_at < terms.updated_at;
     let uneven: Vec<_> = match (has_reserved, is_edited) {
         (true, _) => limits.of_shape(Shape::Even).map(RateLimit::as_window).collect(),
-        (false, true) => of_late(limits, terms.updated_at, now).collect(),
+        // An override, which may have ended a moment ago, changes limits too.
+        (false, true) => {
+            let changed_at = if terms.temporary.is_none() { terms.updated_at } else { now };
+            of_late(limits, changed_at, now).collect()
+        }
         (false, false) => Vec::new(),
     };
     for limit in uneven {

@@ -189,7 +189,7 @@ impl Run {
             expires_at: self.now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
             durable: ordered
                 || settings.is_some_and(|settings| settings.rate_limits.outlast_a_restart())
-                || self.group.as_ref().is_some_and(|group| group.terms.rate_limits.outlast_a_restart()),
+                || self.group.as_ref().is_some_and(|group| group.terms.at(self.now).rate_limits.outlast_a_restart()),
         }
     }
 

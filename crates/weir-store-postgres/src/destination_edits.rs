@@ -6,7 +6,7 @@ use sqlx::{Connection as _, PgConnection};
 use weir_core::{Destination, DestinationId, RateLimits, Timestamp, activity::Activity};
 use weir_sealing::Keyring;
 use weir_store::{
-    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation, limit_steps,
+    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, LimitChange, NamedCreation, limit_steps,
     rows::{self, Row as _, interval_code, limits_json},
     sql,
 };
@@ -56,7 +56,7 @@ const CANCEL_WAITING: &str = sql!(
 );
 
 /// Limits of a destination, or of a limit group.
-pub(crate) async fn record_limits(
+async fn record_limits(
     connection: &mut PgConnection,
     id: &[u8; 16],
     at: Timestamp,
@@ -70,6 +70,20 @@ pub(crate) async fn record_limits(
         .execute(connection)
         .await
         .map(drop)
+}
+
+/// Records limits from `at` on, in place of those that lie ahead.
+pub(crate) async fn replace_limits(
+    connection: &mut PgConnection,
+    id: &[u8; 16],
+    at: Timestamp,
+    steps: Vec<LimitChange>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(FORGET_LATER_LIMITS).bind(uuid(id)).bind(at.as_nanos()).execute(&mut *connection).await?;
+    for step in steps {
+        record_limits(connection, id, step.at, &step.limits).await?;
+    }
+    Ok(())
 }
 
 async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<Option<String>, sqlx::Error> {
@@ -182,12 +196,9 @@ pub(crate) async fn patch(
         }
     }
     // The audit judges each send by the limits that applied when it started.
-    if let Some(steps) = limit_steps(&current, &changed, changed.updated_at) {
-        let later = sqlx::query(FORGET_LATER_LIMITS).bind(uuid(changed.id.as_bytes()));
-        later.bind(changed.updated_at.as_nanos()).execute(&mut *transaction).await?;
-        for step in steps {
-            record_limits(&mut transaction, changed.id.as_bytes(), step.at, &step.limits).await?;
-        }
+    if let Some(steps) = limit_steps(&current.limits_from(changed.updated_at), changed.limits_from(changed.updated_at))
+    {
+        replace_limits(&mut transaction, changed.id.as_bytes(), changed.updated_at, steps).await?;
     }
     write_destination(UPDATE, &changed, keyring)?.execute(&mut *transaction).await?;
     transaction.commit().await?;

@@ -16,15 +16,15 @@ use weir_core::{
 use weir_sealing::Keyring;
 use weir_store::{
     Creation, GroupChange, GroupDeletion, LimitChange, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, Page,
-    PageRequest, SCANNED_AT_MOST, StoreResult, page_of_groups,
-    rows::{self, limits_json},
+    PageRequest, SCANNED_AT_MOST, StoreResult, limit_steps, page_of_groups,
+    rows::{self, limits_column},
     tenant_code,
 };
 
 use crate::{
     PostgresStore,
     activity::{record, record_creation},
-    destination_edits::record_limits,
+    destination_edits::replace_limits,
     destination_rows::{LOCK_LIVE, UPDATE, write_destination},
     destinations::LIMIT_CHANGES,
     edit::change,
@@ -171,15 +171,17 @@ async fn set(
     sqlx::query(if before.is_none() { INSERT } else { UPDATE_GROUP })
         .bind(tenant)
         .bind(&group.name)
-        .bind(limits_json(&group.rate_limits))
+        .bind(limits_column(&group.rate_limits, &group.temporary, false))
         .bind(group.max_in_flight.map(i64::from))
         .bind(group.created_at.as_nanos())
         .bind(group.updated_at.as_nanos())
         .bind(id)
         .execute(&mut *transaction)
         .await?;
-    if before.is_none_or(|before| before.rate_limits != group.rate_limits) {
-        record_limits(&mut transaction, group.id.as_bytes(), group.updated_at, &group.rate_limits).await?;
+    let at = group.updated_at;
+    let known = before.map_or_else(Vec::new, |before| before.limits_from(at));
+    if let Some(steps) = limit_steps(&known, group.limits_from(at)) {
+        replace_limits(&mut transaction, group.id.as_bytes(), at, steps).await?;
     }
     transaction.commit().await?;
     Ok(GroupChange::Made(Arc::new(group.clone())))

@@ -267,6 +267,14 @@ impl Transaction<'_, '_> {
         execute(self.connection, INSERT_LIMIT_CHANGE, &values).map(drop)
     }
 
+    /// Records limits from `at` on, in place of those that lie ahead.
+    pub(crate) fn replace_limits(&mut self, id: &[u8; 16], at: Timestamp, steps: &[LimitChange]) -> Result<()> {
+        let mut values = Values::default();
+        values.blob(id).int(at.as_nanos());
+        execute(self.connection, FORGET_LATER_LIMITS, &values)?;
+        steps.iter().try_for_each(|step| self.record_limits(id, step.at, &step.limits))
+    }
+
     pub(crate) fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
         let mut values = edited_values(&destination, self.keyring)?;
         values.blob(destination.id.as_bytes());
@@ -293,11 +301,8 @@ impl Transaction<'_, '_> {
                 this.join(&edited, patch.now)?;
             }
             // The audit judges each send by the limits that applied when it started.
-            if let Some(steps) = limit_steps(&current, &edited, patch.now) {
-                let mut values = Values::default();
-                values.blob(patch.id.as_bytes()).int(patch.now.as_nanos());
-                execute(this.connection, FORGET_LATER_LIMITS, &values)?;
-                steps.iter().try_for_each(|step| this.record_limits(patch.id.as_bytes(), step.at, &step.limits))?;
+            if let Some(steps) = limit_steps(&current.limits_from(patch.now), edited.limits_from(patch.now)) {
+                this.replace_limits(patch.id.as_bytes(), patch.now, &steps)?;
             }
             this.update_destination(edited).map(Some)
         })

@@ -15,8 +15,8 @@ use weir_core::{
 };
 use weir_store::{
     Created, Creation, GroupChange, GroupDeletion, LimitChange, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership,
-    Page, PageRequest, SCANNED_AT_MOST, StoreResult, joins, page_of_groups,
-    rows::{self, Corrupt, LIMIT_GROUP_COLUMNS, Row as _, limits_json},
+    Page, PageRequest, SCANNED_AT_MOST, StoreResult, joins, limit_steps, page_of_groups,
+    rows::{self, Corrupt, LIMIT_GROUP_COLUMNS, Row as _, limits_column},
     tenant_code,
 };
 
@@ -229,12 +229,15 @@ impl Transaction<'_, '_> {
     fn set_limit_group(&mut self, group: &LimitGroup) -> Result<Arc<LimitGroup>> {
         let before = self.limit_group(group.id)?;
         let mut values = Values::default();
-        values.text(tenant_code(group.tenant.as_deref())).text(&group.name).owned_text(limits_json(&group.rate_limits));
+        values.text(tenant_code(group.tenant.as_deref())).text(&group.name);
+        values.owned_text(limits_column(&group.rate_limits, &group.temporary, false));
         values.optional_int(group.max_in_flight.map(i64::from));
         values.int(group.created_at.as_nanos()).int(group.updated_at.as_nanos()).blob(group.id.as_bytes());
         execute(self.connection, if before.is_none() { INSERT } else { UPDATE }, &values)?;
-        if before.is_none_or(|before| before.rate_limits != group.rate_limits) {
-            self.record_limits(group.id.as_bytes(), group.updated_at, &group.rate_limits)?;
+        let at = group.updated_at;
+        let known = before.map_or_else(Vec::new, |before| before.limits_from(at));
+        if let Some(steps) = limit_steps(&known, group.limits_from(at)) {
+            self.replace_limits(group.id.as_bytes(), at, &steps)?;
         }
         Ok(Arc::new(group.clone()))
     }

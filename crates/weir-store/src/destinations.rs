@@ -217,8 +217,10 @@ pub struct LimitChange {
 
 /// The rows of the limits in force that an edit at `at` makes, in place of all later rows. An override ends without
 /// anybody, so its begin writes the row of its end too. `None`: the rows stay.
-pub fn limit_steps(before: &Destination, after: &Destination, at: Timestamp) -> Option<Vec<LimitChange>> {
-    let [known, mut steps] = [before, after].map(|of| of.temporary.limits_from(&of.settings.rate_limits, at));
+pub fn limit_steps(
+    known: &[(Timestamp, RateLimits)],
+    mut steps: Vec<(Timestamp, RateLimits)>,
+) -> Option<Vec<LimitChange>> {
     if steps == known {
         return None;
     }

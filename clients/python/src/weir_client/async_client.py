@@ -34,6 +34,7 @@ from .types import (
     EventTypeSettings,
     FilterTried,
     HeldDestination,
+    HeldLimitGroup,
     LimitGroup,
     LimitGroupChanges,
     LimitGroupOverview,
@@ -46,6 +47,7 @@ from .types import (
     NewKey,
     NewLimitGroup,
     OverriddenDestination,
+    OverriddenLimitGroup,
     OverviewHistory,
     OverviewRow,
     Preview,
@@ -754,6 +756,46 @@ class LimitGroups(_Resource):
             LimitGroup,
             await self._call("PUT", "/v1/limit-groups/by-name/{tenant}/{name}", parts, body=settings, headers=headers),
         )
+
+    async def override(
+        self,
+        id: str,
+        reason: str,
+        *,
+        for_s: int | None = None,
+        until: Time | None = None,
+        rate_limits: Sequence[RateLimit] | None = None,
+        max_in_flight: int | None = None,
+        if_match: str | None = None,
+    ) -> OverriddenLimitGroup:
+        """Other limits of all members together for a while, in place of those of the settings. They end by themselves."""
+        limits = None if rate_limits is None else [*rate_limits]
+        body = given({"rate_limits": limits, "max_in_flight": max_in_flight, **lasting(reason, for_s, until)})
+        headers = given({"if-match": if_match})
+        answer = await self._call("POST", "/v1/limit-groups/{id}/override", {"id": id}, body=body, headers=headers)
+        return cast(OverriddenLimitGroup, answer)
+
+    async def end_override(self, id: str) -> LimitGroup:
+        """Ends an override before its end."""
+        return cast(LimitGroup, await self._call("DELETE", "/v1/limit-groups/{id}/override", {"id": id}))
+
+    async def hold(
+        self,
+        id: str,
+        reason: str,
+        *,
+        for_s: int | None = None,
+        until: Time | None = None,
+        if_match: str | None = None,
+    ) -> HeldLimitGroup:
+        """Sends nothing to any member for a while: a pause that ends by itself."""
+        body, headers = lasting(reason, for_s, until), given({"if-match": if_match})
+        answer = await self._call("POST", "/v1/limit-groups/{id}/hold", {"id": id}, body=body, headers=headers)
+        return cast(HeldLimitGroup, answer)
+
+    async def end_hold(self, id: str) -> LimitGroup:
+        """Ends a hold before its end."""
+        return cast(LimitGroup, await self._call("DELETE", "/v1/limit-groups/{id}/hold", {"id": id}))
 
     async def delete(self, id: str, *, if_match: str | None = None) -> None:
         """Deletes the group, which must have no members."""

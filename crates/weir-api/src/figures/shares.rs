@@ -39,7 +39,8 @@ fn divide(rate: f64, wishes: &[Wish]) -> Vec<f64> {
 
 /// Notes the share of each member of a group. All members must be there.
 pub(crate) fn share(group: &LimitGroup, members: &mut [(&Destination, &mut Measured)], now: Timestamp) {
-    let Some(rate) = group.rate_limits.per_second() else { return };
+    let held = group.temporary.hold_at(now).map(|_| 0.0);
+    let Some(rate) = held.or_else(|| group.at(now).rate_limits.per_second()) else { return };
     let wish = |(destination, measured): &(&Destination, &mut Measured)| {
         let settings = &destination.settings;
         let rests = destination.is_stopped() || destination.is(Condition::Held, now);

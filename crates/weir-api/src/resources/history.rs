@@ -13,6 +13,7 @@ use weir_api_types as types;
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{HISTOGRAM_MINUTES_KEPT, HOUR, Latencies, MINUTE, TRAFFIC_BUCKET, TRAFFIC_KEPT};
 
+pub(crate) use self::view::changes_in;
 use self::windows::Errors;
 use super::destinations;
 use crate::{
@@ -29,7 +30,7 @@ use crate::{
 /// The range of a history without `from`.
 const DEFAULT_RANGE: Duration = Duration::from_secs(15 * 60);
 /// The most buckets of one answer: more than a chart has pixels.
-const MAX_BUCKETS: u128 = 1_500;
+pub(crate) const MAX_BUCKETS: u128 = 1_500;
 
 /// The lengths of buckets, with how long buckets of this length are kept.
 static STEPS: [(&str, Duration, Duration); 3] =
@@ -50,42 +51,49 @@ parameters! {
         /// The least length of a bucket. Buckets of `10s` are kept for two hours, of `1m` for a day, and of `1h` for a year.
         /// A range that is too long or too old for them has longer buckets, as the `step` of the answer says.
         #[param(default = "10s")]
-        step: Option<StepText>,
+        pub(crate) step: Option<StepText>,
     }
 }
 
 /// The buckets of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Buckets {
-    from: Timestamp,
-    to: Timestamp,
-    step: Duration,
+pub(crate) struct Buckets {
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+    pub(crate) step: Duration,
     /// The name of the step.
-    name: &'static str,
+    pub(crate) name: &'static str,
 }
 
 impl Buckets {
     /// The whole buckets that cover a range: the shortest ones that are at least as long as `step`, are still kept, and
-    /// are not too many.
-    fn covering(from: Option<Timestamp>, to: Option<Timestamp>, step: usize, now: Timestamp) -> ApiResult<Self> {
+    /// are at most so many.
+    pub(crate) fn covering(
+        from: Option<Timestamp>,
+        to: Option<Timestamp>,
+        step: usize,
+        most: u128,
+        now: Timestamp,
+    ) -> ApiResult<Self> {
         let (longest, steps) = STEPS[step..].split_last().unwrap_or((&STEPS[STEPS.len() - 1], &[]));
-        let fitting = steps.iter().find_map(|step| Self::of_step(from, to, step, now).ok());
-        fitting.map_or_else(|| Self::of_step(from, to, longest, now), Ok)
+        let fitting = steps.iter().find_map(|step| Self::of_step(from, to, step, most, now).ok());
+        fitting.map_or_else(|| Self::of_step(from, to, longest, most, now), Ok)
     }
 
     fn of_step(
         from: Option<Timestamp>,
         to: Option<Timestamp>,
         &(name, step, kept): &(&'static str, Duration, Duration),
+        most: u128,
         now: Timestamp,
     ) -> ApiResult<Self> {
         // Nothing is recorded of the future.
         let to = ceil(to.unwrap_or(now).min(now), step);
         let from = from.unwrap_or_else(|| to.before(DEFAULT_RANGE)).max(Timestamp::MIN).floor(step);
         let this = Self { from, to: to.max(from), step, name };
-        if this.count() > MAX_BUCKETS as usize {
-            let days = step.as_secs() * MAX_BUCKETS as u64 / 86_400;
-            let detail = format!("must be later: a history has at most {MAX_BUCKETS} buckets, which are {days} days");
+        if this.count() > most as usize {
+            let days = step.as_secs() * most as u64 / 86_400;
+            let detail = format!("must be later: a history has at most {most} buckets, which are {days} days");
             return Err(Problem::invalid_field("/from", detail));
         }
         if from < now.before(kept).floor(step) {
@@ -100,12 +108,12 @@ impl Buckets {
     }
 
     /// The beginnings of the buckets.
-    fn starts(self) -> impl Iterator<Item = Timestamp> {
+    pub(crate) fn starts(self) -> impl Iterator<Item = Timestamp> {
         (0..self.count() as u32).map(move |index| self.from + self.step * index)
     }
 
     /// The bucket that contains an instant of the range.
-    fn index_of(&self, at: Timestamp) -> usize {
+    pub(crate) fn index_of(&self, at: Timestamp) -> usize {
         (at.since(self.from).as_nanos() / self.step.as_nanos()) as usize
     }
 }
@@ -136,7 +144,7 @@ pub(crate) async fn show(
     destinations::find(&api, &caller, id).await?;
     let (from, to) = range.times();
     let step = step.map_or(0, |step| step.0);
-    let buckets = Buckets::covering(from, to, step, api.clock.now())?;
+    let buckets = Buckets::covering(from, to, step, MAX_BUCKETS, api.clock.now())?;
     Ok(Json(read(&api, id, buckets, api.clock.now()).await?))
 }
 
@@ -174,7 +182,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_005);
 
     fn covering(from_s: Option<i64>, to_s: Option<i64>, step: usize) -> ApiResult<Buckets> {
-        Buckets::covering(from_s.map(Timestamp::from_secs), to_s.map(Timestamp::from_secs), step, NOW)
+        Buckets::covering(from_s.map(Timestamp::from_secs), to_s.map(Timestamp::from_secs), step, MAX_BUCKETS, NOW)
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 pub(crate) mod audit;
 pub(crate) mod figures;
+pub(crate) mod history;
 pub(crate) mod reservations;
+pub(crate) mod temporary;
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,9 +17,10 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use weir_api_types as types;
 use weir_core::{
-    LimitGroup, LimitGroupId, RateLimits,
+    LimitGroup, LimitGroupId, RateLimits, Timestamp,
     activity::{Action, Activity},
     destination::{ALL_TENANTS, DEFAULT_TENANT},
+    temporary::Temporary,
 };
 use weir_store::{Creation, GroupChange, GroupDeletion, tenant_code};
 
@@ -27,6 +30,7 @@ use super::{
         PathName, check_may_change_group,
         rates::{self, Limits, RateLimitRequest},
         request::NameText,
+        view::{hold_view, override_view},
     },
 };
 use crate::{
@@ -102,7 +106,7 @@ object! {
     read_only = &READ_ONLY;
 }
 
-const READ_ONLY: [&str; 3] = ["id", "created_at", "updated_at"];
+const READ_ONLY: [&str; 5] = ["id", "created_at", "updated_at", "override", "hold"];
 
 impl LimitGroupRequest {
     fn check(&self, at: &str, errors: &mut Errors) {
@@ -167,12 +171,12 @@ pub(crate) async fn create(
     };
     let group = new_group(&api, tenant, request.name.0, request.rate_limits, request.max_in_flight);
     let recorded = |activity: Activity, group: &LimitGroup| {
-        let mut first = FirstAnswer::new(StatusCode::CREATED, &view(group))?;
+        let mut first = FirstAnswer::new(StatusCode::CREATED, &view(group, group.created_at))?;
         (first.location, first.etag) = (Some(path(group)), Some(etag(group)));
         idempotency.creation(activity, &first, group.created_at)
     };
     match save(&api, &caller, &author, None, group, recorded).await? {
-        GroupChange::Made(made) => Ok(shown(StatusCode::CREATED, &made)),
+        GroupChange::Made(made) => Ok(shown(StatusCode::CREATED, &made, api.clock.now())),
         // Another request with the same idempotency key has created a group first.
         GroupChange::Before(stored) => Ok(idempotency.read(stored)?.into_response()),
         GroupChange::Full => Err(full()),
@@ -217,7 +221,7 @@ pub(crate) async fn show(
     _: Query<()>,
 ) -> ApiResult<Response> {
     let group = find(&api, &caller, id).await?;
-    Ok(shown(StatusCode::OK, &group))
+    Ok(shown(StatusCode::OK, &group, api.clock.now()))
 }
 
 /// Edit a limit group
@@ -266,7 +270,7 @@ pub(crate) async fn edit(
             edited.max_in_flight = max_in_flight;
         }
         match save(&api, &caller, &author, Some(&current), edited, unkeyed).await? {
-            GroupChange::Made(made) => return Ok(shown(StatusCode::OK, &made)),
+            GroupChange::Made(made) => return Ok(shown(StatusCode::OK, &made, api.clock.now())),
             GroupChange::Taken => return Err(Problem::conflict("another limit group of the tenant has this name")),
             GroupChange::Full => return Err(full()),
             GroupChange::Before(_) | GroupChange::Outdated => {}
@@ -300,7 +304,7 @@ pub(crate) async fn delete(
         if_match.check(&etag(&current))?;
         check_may_change_group(&caller, current.tenant.as_deref())?;
         let activity = author.does(Action::LimitGroupDeleted, api.clock.now());
-        let activity = recorded(activity, &current).changing(Some(values(&current)), None);
+        let activity = recorded(activity, &current).changing(Some(values(&current, api.clock.now())), None);
         match api.store.delete_limit_group(id, current.updated_at, activity).await? {
             GroupDeletion::Deleted => return Ok(StatusCode::NO_CONTENT),
             GroupDeletion::HasMembers => {
@@ -359,12 +363,12 @@ pub(crate) async fn put(
         let (status, replacement) = match &current {
             None => (StatusCode::CREATED, group.clone()),
             Some(current) => {
-                let (id, created_at, updated_at) = (current.id, current.created_at, current.updated_at);
-                (StatusCode::OK, LimitGroup { id, created_at, updated_at, ..group.clone() })
+                let (rate_limits, max_in_flight) = (group.rate_limits.clone(), group.max_in_flight);
+                (StatusCode::OK, LimitGroup { rate_limits, max_in_flight, ..(**current).clone() })
             }
         };
         match save(&api, &caller, &author, current.as_deref(), replacement, unkeyed).await? {
-            GroupChange::Made(made) => return Ok(shown(status, &made)),
+            GroupChange::Made(made) => return Ok(shown(status, &made, api.clock.now())),
             GroupChange::Full => return Err(full()),
             GroupChange::Before(_) | GroupChange::Taken | GroupChange::Outdated => {}
         }
@@ -386,6 +390,7 @@ fn new_group(
         name,
         rate_limits: RateLimits::from(limits.unwrap_or_default()),
         max_in_flight,
+        temporary: Default::default(),
         created_at: now,
         updated_at: now,
     }
@@ -406,19 +411,23 @@ async fn save(
     recorded_with: impl FnOnce(Activity, &LimitGroup) -> ApiResult<Creation>,
 ) -> ApiResult<GroupChange> {
     check_may_change_group(caller, group.tenant.as_deref())?;
-    let saved = if current == Some(&group) {
-        GroupChange::Made(Arc::new(group))
+    let now = api.clock.now();
+    // What is over is dropped, which is no change of its own.
+    group.temporary = group.temporary.at(now);
+    let is_same =
+        current.is_some_and(|current| group == LimitGroup { temporary: current.temporary.at(now), ..current.clone() });
+    let saved = if let Some(current) = current.filter(|_| is_same) {
+        GroupChange::Made(Arc::new(current.clone()))
     } else {
-        let now = api.clock.now();
         group.updated_at = current.map_or(now, |current| now.max(current.updated_at + TICK));
         if current.is_none() {
             group.created_at = now;
         }
         let (action, before, after) = match current {
-            None => (Action::LimitGroupCreated, None, Some(values(&group))),
+            None => (Action::LimitGroupCreated, None, Some(values(&group, now))),
             Some(current) => {
-                let (before, after) = differences(values(current), values(&group));
-                (Action::LimitGroupEdited, before, after)
+                let (before, after) = differences(values(current, now), values(&group, now));
+                (action_of(&current.temporary.at(now), &group.temporary), before, after)
             }
         };
         let activity = recorded(author.does(action, now), &group).changing(before, after);
@@ -436,10 +445,24 @@ fn full() -> Problem {
     Problem::conflict("the tenant has as many limit groups as it may have: delete one first")
 }
 
+/// An edit of the settings leaves what is temporary as it is.
+fn action_of(before: &Temporary, after: &Temporary) -> Action {
+    match () {
+        () if before.overridden != after.overridden && after.overridden.is_some() => Action::LimitGroupOverridden,
+        () if before.overridden != after.overridden => Action::LimitGroupOverrideEnded,
+        () if before.hold != after.hold && after.hold.is_some() => Action::LimitGroupHeld,
+        () if before.hold != after.hold => Action::LimitGroupReleased,
+        () => Action::LimitGroupEdited,
+    }
+}
+
 /// The values for the activity log.
-fn values(group: &LimitGroup) -> Value {
-    let types::LimitGroup { name, tenant, rate_limits, max_in_flight, .. } = view(group);
-    json!({"name": name, "tenant": tenant, "rate_limits": rate_limits, "max_in_flight": max_in_flight})
+fn values(group: &LimitGroup, now: Timestamp) -> Value {
+    let types::LimitGroup { name, tenant, rate_limits, max_in_flight, overridden, hold, .. } = view(group, now);
+    json!({
+        "name": name, "tenant": tenant, "rate_limits": rate_limits, "max_in_flight": max_in_flight,
+        "override": overridden, "hold": hold,
+    })
 }
 
 fn recorded(activity: Activity, group: &LimitGroup) -> Activity {
@@ -461,17 +484,19 @@ fn path(group: &LimitGroup) -> String {
     format!("/v1/limit-groups/{}", group.id)
 }
 
-fn shown(status: StatusCode, group: &LimitGroup) -> Response {
-    if_match::versioned(status, etag(group), path(group), view(group))
+fn shown(status: StatusCode, group: &LimitGroup, now: Timestamp) -> Response {
+    if_match::versioned(status, etag(group), path(group), view(group, now))
 }
 
-pub(crate) fn view(group: &LimitGroup) -> types::LimitGroup {
+pub(crate) fn view(group: &LimitGroup, now: Timestamp) -> types::LimitGroup {
     types::LimitGroup {
         id: group.id.to_string(),
         name: group.name.clone(),
         tenant: group.tenant.clone(),
         rate_limits: group.rate_limits.as_slice().iter().map(rates::view).collect(),
         max_in_flight: group.max_in_flight,
+        overridden: group.temporary.override_at(now).map(override_view),
+        hold: group.temporary.hold_at(now).map(hold_view),
         created_at: group.created_at,
         updated_at: group.updated_at,
     }

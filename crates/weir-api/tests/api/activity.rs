@@ -163,7 +163,8 @@ async fn every_other_change_has_its_row() {
 
     let group = Some(json!({"name": "a", "tenant": "acme", "max_in_flight": 5}));
     let (group, row) = root.one("limit_group.created", "POST", "/v1/limit-groups", group).await;
-    let made = json!({"name": "a", "tenant": "acme", "max_in_flight": 5, "rate_limits": []});
+    let made =
+        json!({"name": "a", "tenant": "acme", "max_in_flight": 5, "rate_limits": [], "override": null, "hold": null});
     assert_eq!((&row["tenant"], &row["after"]), (&json!("acme"), &made));
     let path = format!("/v1/limit-groups/{}", id(&group));
     let (_, row) = root.one("limit_group.edited", "PATCH", &path, Some(json!({"max_in_flight": 6}))).await;
@@ -171,6 +172,18 @@ async fn every_other_change_has_its_row() {
     let by_name = "/v1/limit-groups/by-name/acme/a";
     root.one("limit_group.edited", "PUT", by_name, Some(json!({"max_in_flight": 7}))).await;
     assert_eq!(root.change("PUT", by_name, Some(json!({"max_in_flight": 7}))).await.1, [] as [Value; 0]);
+    for (what, begun, ended, body) in [
+        ("override", "limit_group.overridden", "limit_group.override_ended", json!({"max_in_flight": 9})),
+        ("hold", "limit_group.held", "limit_group.released", json!({})),
+    ] {
+        let (mut body, path) = (body, format!("{path}/{what}"));
+        (body["for_s"], body["reason"]) = (60.into(), "launch day".into());
+        let (_, row) = root.one(begun, "POST", &path, Some(body)).await;
+        assert_eq!((&row["before"][what], &row["after"][what]["reason"]), (&Value::Null, &json!("launch day")));
+        let (_, row) = root.one(ended, "DELETE", &path, None).await;
+        assert_eq!((&row["before"][what]["reason"], &row["after"][what]), (&json!("launch day"), &Value::Null));
+        assert_eq!(root.change("DELETE", &path, None).await.1, [] as [Value; 0], "there is none");
+    }
     root.one("limit_group.deleted", "DELETE", &path, None).await;
 
     let key = Some(json!({"name": "billing", "role": "read", "tenants": ["acme"]}));
@@ -198,11 +211,15 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
 
 /// The tests above make each of these changes; those of `holds.rs` release, those of `overrides.rs`
 /// override and hold, and those of `deliveries.rs` discard.
-const RECORDED: [&str; 29] = [
+const RECORDED: [&str; 33] = [
     "POST /v1/limit-groups",
     "PATCH /v1/limit-groups/{id}",
     "DELETE /v1/limit-groups/{id}",
     "PUT /v1/limit-groups/by-name/{tenant}/{name}",
+    "POST /v1/limit-groups/{id}/override",
+    "DELETE /v1/limit-groups/{id}/override",
+    "POST /v1/limit-groups/{id}/hold",
+    "DELETE /v1/limit-groups/{id}/hold",
     "POST /v1/destinations",
     "PATCH /v1/destinations/{id}",
     "DELETE /v1/destinations/{id}",

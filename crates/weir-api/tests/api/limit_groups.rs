@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use weir_core::Clock as _;
 
 use crate::harness::{FOREIGN, OWN, Server};
 
@@ -166,6 +167,55 @@ async fn limit_groups_of_other_tenants_do_not_exist_and_those_of_all_are_for_adm
     server.ask(&operate, "PATCH", &path, Some(&json!({"limit_group": null}))).await.problem(403);
 }
 
+/// As for a destination ([`crate::overrides`]).
+#[tokio::test]
+async fn an_override_and_a_hold_of_a_limit_group_end_by_themselves() {
+    let server = Server::start().await;
+    let group = server.limit_group(json!({"name": "a", "rate_limits": per_second(10)})).await;
+    let member = server.member(&group, 1, json!([])).await;
+    server.posted(&member, 5).await;
+    server.queue.edited_groups();
+    let path = format!("{LIST}/{group}");
+    let minute = Duration::from_secs(60);
+    let begin = async |what: &str, mut body: Value| {
+        (body["for_s"], body["reason"]) = (60.into(), "launch day".into());
+        server.post(&format!("{path}/{what}"), body).await.expect(StatusCode::OK)
+    };
+    let begun = begin("override", json!({"rate_limits": per_second(50), "max_in_flight": 9})).await;
+    assert_eq!((&begun["override"]["max_in_flight"], &begun["replaced"]), (&json!(9), &Value::Null));
+    assert_eq!((&begun["rate_limits"][0]["limit"], &begun["max_in_flight"]), (&json!(10), &Value::Null), "they stay");
+    let announced = server.queue.edited_groups().remove(0);
+    assert_eq!(announced.at(server.clock.now()).rate_limits.per_second(), Some(50.0));
+    let by_name = format!("{LIST}/by-name/default/a");
+    let put = server.put(&by_name, json!({"rate_limits": per_second(20)}), &[]).await.expect(StatusCode::OK);
+    assert_eq!(put["override"], begun["override"], "an edit leaves it");
+    let overview = server.overview_of(&group).await;
+    assert_eq!((&overview["configured_per_s"], &overview["override"]), (&json!(50.0), &begun["override"]));
+
+    let again = begin("override", json!({"rate_limits": []})).await;
+    assert_eq!(again["replaced"], begun["override"]);
+    let held = begin("hold", json!({})).await;
+    assert_eq!((&held["hold"]["reason"], &held["override"]), (&json!("launch day"), &again["override"]));
+    let ended = server.delete(&format!("{path}/hold")).await.expect(StatusCode::OK);
+    assert_eq!((&ended["hold"], &ended["override"]), (&Value::Null, &again["override"]));
+    begin("hold", json!({})).await;
+    server.clock.advance(Duration::from_secs(3));
+    let overview = server.overview_of(&group).await;
+    assert_eq!((&overview["data"][0]["reason"], &overview["data"][0]["share_per_s"]), (&json!("group"), &json!(0.0)));
+
+    server.clock.advance(minute);
+    let after = server.get(&path).await.expect(StatusCode::OK);
+    assert_eq!((&after["override"], &after["hold"]), (&Value::Null, &Value::Null));
+    // An edit renews the sample, and drops what is over.
+    server.patch(&path, json!({"max_in_flight": 7})).await.expect(StatusCode::OK);
+    assert_eq!(server.overview_of(&group).await["configured_per_s"], 20.0);
+    let changes = server.store.limit_group_changes(group.parse().unwrap()).await.unwrap();
+    let rates: Vec<_> = changes.iter().map(|of| of.limits.as_slice().first().map(|limit| limit.limit.get())).collect();
+    assert_eq!(rates, [Some(10), Some(50), None, Some(20)]);
+    let wrong = json!({"for_s": 60, "reason": "r"});
+    assert_eq!(server.post(&format!("{path}/override"), wrong).await.pointers(), ["/rate_limits"]);
+}
+
 #[tokio::test]
 async fn the_overview_of_a_limit_group_divides_its_rate_by_weight() {
     let server = Server::start().await;
@@ -211,6 +261,37 @@ async fn a_preview_of_a_limit_group_sends_the_backlogs_of_all_members() {
     let eta = |forecast: &Value| forecast["drain_eta_s"].as_f64().unwrap();
     assert!((1.5..3.0).contains(&eta(&shown)) && (18.0..22.0).contains(&eta(&shown["now"])), "{shown}");
     assert_eq!(shown["binding"], json!({"limit": 100, "period": "second"}));
+}
+
+#[tokio::test]
+async fn the_history_of_a_limit_group_adds_up_its_members_while_they_were_in_it() {
+    let server = Server::start().await;
+    let group = server.limit_group(json!({"name": "a", "rate_limits": per_second(10)})).await;
+    let (one, two) = (server.member(&group, 1, json!([])).await, server.member(&group, 1, json!([])).await);
+    let outside = server.destination(json!({"url": URL})).await;
+    for (id, count) in [(&one, 3), (&two, 2), (&outside, 7)] {
+        server.posted(id, count).await;
+    }
+    let raise = json!({"rate_limits": per_second(50), "for_s": 60, "reason": "launch day"});
+    server.post(&format!("{LIST}/{group}/override"), raise).await.expect(StatusCode::OK);
+    let history = async || server.get(&format!("{LIST}/{group}/history")).await.expect(StatusCode::OK);
+    let sum = |history: &Value, of: &str| -> u64 {
+        history["data"].as_array().unwrap().iter().map(|bucket| bucket[of].as_u64().unwrap()).sum()
+    };
+    let shown = history().await;
+    assert_eq!((&shown["step"], shown["data"].as_array().unwrap().len()), (&json!("10s"), 90));
+    assert_eq!((sum(&shown, "arrivals"), sum(&shown, "sends")), (5, 0));
+    // What comes after a member has left is not that of the group.
+    let left = server.patch(&format!("/v1/destinations/{two}"), json!({"limit_group": null})).await;
+    left.expect(StatusCode::OK);
+    server.clock.advance(Duration::from_secs(70));
+    server.posted(&two, 4).await;
+    server.posted(&one, 1).await;
+    let shown = history().await;
+    assert_eq!(sum(&shown, "arrivals"), 6);
+    let changes = shown["limit_changes"].as_array().unwrap();
+    let limits: Vec<&Value> = changes.iter().map(|change| &change["rate_limits"][0]["limit"]).collect();
+    assert_eq!(limits, [&json!(10), &json!(50), &json!(10)], "the override has ended");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
-    views::{Drain, LimitText as _, reason_in_words},
+    views::{Drain, LimitText as _, OverrideText as _, reason_in_words},
     visit::{Answered, Visit},
 };
 
@@ -176,12 +176,17 @@ struct Live {
     base: String,
     /// Where programs reach the API.
     url: String,
+    may_change: bool,
     shown: LimitGroupOverview,
     /// The last ones.
     reserved: Vec<Reservation>,
 }
 
 impl Live {
+    fn path(&self) -> String {
+        format!("{}{PATH}/{}", self.base, self.shown.row.limit_group.id)
+    }
+
     fn colour(&self, index: &usize) -> &'static str {
         COLOURS[(*index).min(COLOURS.len() - 1)]
     }
@@ -225,7 +230,7 @@ struct GroupPage {
 
 impl GroupPage {
     fn path(&self) -> String {
-        format!("{}{PATH}/{}", self.frame.base(), self.live.shown.row.limit_group.id)
+        self.live.path()
     }
 }
 
@@ -296,16 +301,17 @@ fn is_shown(refusal: &Refusal) -> bool {
 async fn read_live(visit: &Visit, id: &str) -> Result<Live, Refusal> {
     let overview = ApiPath::of(["limit-groups", id, "overview"]);
     let reservations = ApiPath::of(["limit-groups", id, "reservations"]).with("limit", RESERVATIONS);
-    let (shown, reserved): (_, List<Reservation>) =
-        tokio::try_join!(visit.api.get(&overview), visit.api.get(&reservations))?;
-    Ok(Live { base: visit.site.base.clone(), url: visit.public_url(), shown, reserved: reserved.data })
+    let (me, shown, reserved): (_, LimitGroupOverview, List<Reservation>) =
+        tokio::try_join!(visit.me(), visit.api.get(&overview), visit.api.get(&reservations))?;
+    let may_change = may_change(&me, shown.row.limit_group.tenant.as_deref());
+    Ok(Live { base: visit.site.base.clone(), url: visit.public_url(), may_change, shown, reserved: reserved.data })
 }
 
 async fn read(visit: &Visit, id: &str) -> Result<GroupPage, Refusal> {
     let call = Call::get(&api_path(id));
     let (me, answer, live) = tokio::try_join!(visit.me(), visit.api.send(&call), read_live(visit, id))?;
     let group: LimitGroup = answer.read()?;
-    let may_change = may_change(&me, group.tenant.as_deref());
+    let may_change = live.may_change;
     let editor = Editor::of(Some(&group), answer.etag().unwrap_or_default());
     let frame = visit.frame(me, Section::LimitGroups, &group.name).live(Also::Time.query());
     Ok(GroupPage { frame, live, may_change, editor, preview: None })

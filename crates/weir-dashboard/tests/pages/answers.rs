@@ -41,6 +41,9 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["deliveries", _] | ["deliveries", _, _]) => of::<types::DeliveryDetail>(delivery_detail(), changes),
         (_, ["events"]) => of::<types::List<types::Event>>(list(event()), changes),
         (_, ["events", _]) => of::<types::EventDetail>(event_detail(), changes),
+        ("POST", ["limit-groups", _, "override"]) => of::<types::OverriddenLimitGroup>(limit_group(), changes),
+        ("POST", ["limit-groups", _, "hold"]) => of::<types::HeldLimitGroup>(limit_group(), changes),
+        (_, ["limit-groups", _, "override" | "hold"]) => of::<types::LimitGroup>(limit_group(), changes),
         ("GET", ["limit-groups"]) => of::<types::List<types::LimitGroupRow>>(list(group_row()), changes),
         (_, ["limit-groups"] | ["limit-groups", _]) => of::<types::LimitGroup>(limit_group(), changes),
         (_, ["limit-groups", _, "overview"]) => {

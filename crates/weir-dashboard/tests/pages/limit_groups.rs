@@ -75,6 +75,35 @@ async fn the_page_of_a_group_shows_its_reservations_or_how_to_make_one() {
 }
 
 #[tokio::test]
+async fn an_override_and_a_hold_of_a_group_are_banners_and_begin_with_a_small_form() {
+    let raised = json!({
+        "rate_limits": [{"limit": 50, "period": "second", "burst": 1, "margin_ms": 0}],
+        "max_in_flight": null, "until": "2027-01-01T00:00:00.000Z", "reason": "launch day",
+    });
+    let held = json!({"until": "2027-01-01T00:00:00.000Z", "reason": "their maintenance"});
+    let api = api("operate");
+    api.on("GET", "/v1/limit-groups/lgr_1/overview", 200, json!({"override": raised, "hold": held, "data": []}));
+    let browser = api.dashboard();
+    let page = browser.get("/limit-groups/lgr_1").await;
+    for part in [
+        "<b>50/s until ",
+        "launch day. Then the limits below.",
+        "their maintenance. No member sends before.",
+        "action=\"/limit-groups/lgr_1/override\"><button name=\"end\"",
+        "action=\"/limit-groups/lgr_1/hold\"><button name=\"end\"",
+        "who sees the group sees why",
+    ] {
+        assert!(page.text.contains(part), "{part}: {}", page.text);
+    }
+    let begun = json!({"override": raised});
+    api.on("POST", "/v1/limit-groups/lgr_1/override", 200, begun);
+    browser.post("/limit-groups/lgr_1/override", "limit=50&period=second&for=2+h&reason=launch+day").await;
+    let sent = api.seen("POST", "/v1/limit-groups/lgr_1/override").remove(0).body;
+    let limits = json!([{"limit": 50, "period": "second"}]);
+    assert_eq!(sent, json!({"rate_limits": limits, "for_s": 7_200, "reason": "launch day"}));
+}
+
+#[tokio::test]
 async fn a_group_is_created_edited_over_its_version_and_deleted() {
     let api = api("operate");
     api.on("POST", "/v1/limit-groups", 201, json!({}));

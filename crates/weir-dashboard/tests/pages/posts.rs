@@ -22,7 +22,7 @@ const PAGES: [(&str, &str); 9] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 28] {
+fn forms() -> [(&'static str, String); 30] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
@@ -51,6 +51,8 @@ fn forms() -> [(&'static str, String); 28] {
         form("/limit-groups", "name=Stripe"),
         form("/limit-groups/{id}", "etag=%221%22&name=Stripe"),
         form("/limit-groups/{id}/delete", "sure=on"),
+        form("/limit-groups/{id}/override", "limit=50&period=second&for=2+h&reason=r"),
+        form("/limit-groups/{id}/hold", "for=2+h&reason=r"),
         form("/deliveries/{id}/discard", "reason=no"),
         ("/dead-letters/discard", format!("state=dead&counted_until={AT}&total=1&confirm=discard+1")),
     ]
@@ -99,6 +101,8 @@ async fn a_form_that_changes_something_answers_with_a_redirect() {
         ("POST", "/v1/limit-groups", json!({})),
         ("PATCH", "/v1/limit-groups/dst_1", json!({})),
         ("DELETE", "/v1/limit-groups/dst_1", Value::Null),
+        ("POST", "/v1/limit-groups/dst_1/override", json!({})),
+        ("POST", "/v1/limit-groups/dst_1/hold", json!({})),
         ("GET", "/v1/event-types/order.created", json!({})),
         ("PUT", "/v1/event-types/order.created", json!({})),
         ("DELETE", "/v1/event-types/order.created", Value::Null),

@@ -9,7 +9,7 @@
 --         each ring the same with until when it is kept or 0, and the usual cost or 0, and then the latest bucket that is free again, how
 --         many buckets there are, and each with its slots); and of an adaptive destination its pace: state, not before,
 --         spacing, window, generation, last start, granted, 1 when full, and the reports, each with its arrival; and of
---         a member of a group its turn: the group, permits, 1 when the group has cursors, since when it is known
+--         a member of a group its turn: the group, permits, 1 when nothing of the group is unknown, since when it is known
 
 -- How many permits end in the time of two runs and of the preparation, as measured since the last claim.
 local function ended_meanwhile(job, outstanding)
@@ -89,7 +89,7 @@ end
 
 local function turn_of(id, job, permits)
   local group = group_of(id, job)
-  return group and { job.group, permits, group.cursors and 1 or 0, group.known_since }
+  return group and { job.group, permits, is_known(group) and 1 or 0, group.known_since }
 end
 
 -- Gives turns to the members that come first, and makes the group due for its next slots while others wait.
@@ -97,13 +97,13 @@ local function claim_group(id, group, due)
   local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
   local ahead = ended_meanwhile(group, queued + in_flight)
   local open, is_full, of_callers = 0, false, 0
-  if group.cursors then
+  if is_known(group) then
     open, is_full, of_callers = open_turns(group, queued, in_flight, ahead)
   end
   local run_since = group.floor == group.due and group.due or nil
   local flows = give_turns(id, group, open, math.min(most - #leases, MOST_TURNS))
   for _, flow in ipairs(flows) do
-    if flow.count > 0 or not group.cursors then
+    if flow.count > 0 or not is_known(group) then
       local job = flow.job
       job.turn.left, job.run_since = flow.count, run_since
       group.promised = group.promised or {}
@@ -119,8 +119,8 @@ local function claim_group(id, group, due)
   local waiting = CALLERS.waiting(group)
   if redis.call('EXISTS', turns_of(id)) == 0 and waiting == 0 then
     move_job(id, group, 'idle', nil)
-  elseif is_full and waiting == 0 or not group.cursors then
-    -- The next settle, or the publication of the cursors, calls it.
+  elseif is_full and waiting == 0 or not is_known(group) then
+    -- The next settle, or the publication of what is unknown, calls it.
     schedule(id, group, now + RUN_FALLBACK, now + RUN_FALLBACK, is_full)
   else
     local next_due = paced_due(group, others_in(id, group), now)

@@ -13,6 +13,11 @@ local function count_valid(permits)
   return redis.call('ZCARD', permits)
 end
 
+-- Whether no run need bring terms or cursors of a job or a group first. The terms of an override end.
+local function is_known(job)
+  return job.cursors and now < (job.terms_until or math.huge)
+end
+
 -- Each group is read and written once in a call.
 local function group_named(id)
   if not groups[id] then

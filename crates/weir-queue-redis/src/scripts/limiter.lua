@@ -565,7 +565,8 @@ local function follow_terms(id, job, terms)
   end
   follow_hold(job, terms)
   if terms.group == id then
-    job.is_group = true
+    -- People hold a group, so its receiver need not be tried with one send.
+    job.is_group, job.slow_start = true, nil
   else
     regroup(id, job, terms.group ~= '' and terms.group or nil)
     job.weight = terms.weight

@@ -52,10 +52,6 @@ local function follow(job, run)
   job.pace = run.pace
 end
 
-local function has_permits(id)
-  return redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0
-end
-
 -- How far ahead the slot of a delivery without a run may be.
 local AHEAD_AFTER = { stop = 0, at = 0, soon = FAST_PATH_AHEAD }
 
@@ -135,7 +131,8 @@ local function requeue(job, run)
   elseif next_run == 'paced' then
     local due = job.cursors and paced_due(job, redis.call('ZCARD', queued_of(id)), now) or now
     schedule(id, job, due, due, false)
-  elseif next_run == 'on_settle' and not job.settled and has_permits(id) then
+  elseif next_run == 'on_settle' and not job.settled
+    and redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0 then
     schedule(id, job, now + RUN_FALLBACK, now + RUN_FALLBACK, true)
   -- A permit has ended since the lease was claimed, so there may be room.
   elseif next_run == 'on_settle' and job.cursors then

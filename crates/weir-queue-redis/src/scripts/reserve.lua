@@ -4,7 +4,7 @@
 -- KEYS    the shard
 -- ARGV    the caller's time; the group as in publish.lua; how wide a slot must be for the caller's clock; then for each slot
 --         that is wanted: its cost, its width
--- Answer  the generation, the shard's earliest due time or nil; 0, or 1 when the group has no cursors, 2 when the cost of
+-- Answer  the generation, the shard's earliest due time or nil; 0, or 1 when cursors or terms of the group are not known, 2 when the cost of
 --         the first that was not granted is above a limit; when to ask again, or 0; when the slot of the first that was not
 --         granted is expected, or 0; for each granted slot its start and end
 
@@ -66,7 +66,7 @@ local function reserve_all()
 end
 
 -- The only condition besides the cursors, which know of holds.
-if not group.cursors then
+if not is_known(group) then
   status = 1
 else
   reserve_all()

@@ -272,9 +272,10 @@ local function move_job(id, job, phase, due)
   end
 end
 
--- The job runs when its terms end, if not before: they are over then.
+-- The job runs when its terms end, if not before: they are over then. A group is not leased, so one whose terms are over
+-- already waits for the run of a member that brings others.
 local function schedule(id, job, due, floor, on_settle)
-  if job.terms_until then
+  if job.terms_until and not (job.is_group and job.terms_until <= now) then
     due, floor = math.min(due, job.terms_until), math.min(floor, job.terms_until)
   end
   job.floor = floor

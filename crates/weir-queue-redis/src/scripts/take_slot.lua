@@ -120,8 +120,8 @@ local function grant_all(requests)
   local sending = redis.call('ZCARD', in_flight_of(id))
   local granted, scored = {}, {}
   -- Terms that are over are unknown until the next run.
-  local is_open = not job.suspended and job.cursors and now < (job.terms_until or math.huge)
-    and (not group or group.cursors and not group.suspended)
+  local is_open = not job.suspended and is_known(job)
+    and (not group or is_known(group) and not group.suspended)
   for index, permit in ipairs(requests.permits) do
     local queued_score = queued[index]
     -- 0 for a permit in neither set: settled, withdrawn, or dropped after its expiry.

@@ -56,7 +56,16 @@ impl Store {
             let (created_at, updated_at) = (Timestamp::MIN, Timestamp::from_secs(1));
             let (id, name) = (LimitGroupId::from_bytes([number; 16]), String::new());
             let rate_limits = per_second(rate);
-            Arc::new(LimitGroup { id, tenant: None, name, rate_limits, max_in_flight: None, created_at, updated_at })
+            Arc::new(LimitGroup {
+                id,
+                tenant: None,
+                name,
+                rate_limits,
+                max_in_flight: None,
+                temporary: Default::default(),
+                created_at,
+                updated_at,
+            })
         };
         let shard = |group: &LimitGroup| queue.shard_of(destination(1), Some(group.id));
         let first = group(1, GROUP_RATES[0]);

@@ -19,7 +19,16 @@ use crate::support::{
 fn group_of(number: u8, limits: RateLimits, max_in_flight: Option<u32>) -> Arc<LimitGroup> {
     let (created_at, updated_at) = (Timestamp::MIN, Timestamp::from_secs(1));
     let (id, name) = (LimitGroupId::from_bytes([number; 16]), "account".to_owned());
-    Arc::new(LimitGroup { id, tenant: None, name, rate_limits: limits, max_in_flight, created_at, updated_at })
+    Arc::new(LimitGroup {
+        id,
+        tenant: None,
+        name,
+        rate_limits: limits,
+        max_in_flight,
+        temporary: Default::default(),
+        created_at,
+        updated_at,
+    })
 }
 
 /// A group, in the shard of this destination or in another one.

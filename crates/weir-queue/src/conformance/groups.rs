@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use weir_core::{
-    DestinationId, LimitGroup, LimitGroupId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp, plan::NextRun,
+    DestinationId, LimitGroup, LimitGroupId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
+    plan::NextRun,
+    temporary::{Hold, Override, Temporary},
 };
 
 use super::{SOON, Subject, destination, granted, per_minute, per_second, slots::start_of};
@@ -28,6 +30,7 @@ impl Members {
             name: "account".to_owned(),
             rate_limits: shared,
             max_in_flight: None,
+            temporary: Default::default(),
             created_at: Timestamp::from_secs(1),
             updated_at: Timestamp::from_secs(1),
         };
@@ -48,6 +51,12 @@ impl Members {
         self.group.updated_at = self.group.updated_at + Duration::from_secs(1);
         self.group.rate_limits = limits;
         subject.queue.edited_groups(&[Arc::new(self.group.clone())]).await.expect("edit");
+    }
+
+    async fn set_temporary(&mut self, subject: &Subject, temporary: Temporary) {
+        self.group.temporary = temporary;
+        let below = self.group.rate_limits.clone();
+        self.edit(subject, below).await;
     }
 
     /// Wakes members, as a process does that has read their destinations.
@@ -185,6 +194,71 @@ pub async fn a_lowered_limit_of_a_group_applies_to_outstanding_permits(subject: 
     let old = LimitGroup { updated_at: Timestamp::from_secs(1), rate_limits: per_second(100), ..members.group.clone() };
     subject.queue.edited_groups(&[Arc::new(old)]).await.expect("edit");
     assert!(start_of(subject.ask_for_slot(&permits[1]).await) + subject.precision >= expected);
+}
+
+/// An override ends although no process announces it: no permit of any member gets a slot until a run has brought the
+/// limits below. The cursors stay.
+pub async fn an_override_of_a_group_ends_by_itself_and_resets_no_window(subject: Subject) {
+    let mut members = Members::two(per_second(50));
+    let permits = members.permits(&subject, &[1, 2, 1]).await;
+    let first = subject.slot(&permits[0]).await;
+    let until = subject.clock.now() + Duration::from_millis(400);
+    let (limits, reason) = (Some(per_second(1)), "their sale".to_owned());
+    let overridden = Some(Override { limits, max_in_flight: None, until, reason });
+    members.set_temporary(&subject, Temporary { overridden, hold: None }).await;
+    let lowered = start_of(subject.ask_for_slot(&permits[1]).await);
+    assert!(lowered + subject.precision >= first.start + Duration::from_millis(1_010), "it is in force");
+    // The next slot is seconds away, but the group is due at the end.
+    members.wake(&subject, [destination(2)]).await;
+    let lease = subject.claim().await;
+    let now = subject.clock.now();
+    assert!(now + subject.precision >= until && now < first.start + Duration::from_secs(1), "at the end");
+    assert!(lease.turn.is_some_and(|turn| !turn.is_known && turn.permits == 0));
+    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
+    members.run(&subject, lease, 0).await;
+    let mut last = first;
+    for permit in &permits[1..] {
+        let slot = subject.slot(permit).await;
+        assert!(slot.start + subject.precision >= last.start + Duration::from_micros(20_200), "no window begins anew");
+        last = slot;
+    }
+}
+
+/// Nobody waited when it ended, so the group was not due.
+pub async fn a_member_that_comes_after_an_override_of_its_group_does_not_wait_for_its_limits(subject: Subject) {
+    let mut members = Members::two(per_second(50));
+    let permits = members.permits(&subject, &[1, 2]).await;
+    let first = subject.slot(&permits[0]).await;
+    let until = subject.clock.now() + Duration::from_millis(100);
+    let overridden = Override { limits: Some(per_second(1)), max_in_flight: None, until, reason: "a sale".to_owned() };
+    members.set_temporary(&subject, Temporary { overridden: Some(overridden), hold: None }).await;
+    while subject.ask_for_slot(&permits[1]).await != SlotAnswer::Withdrawn {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    members.wake(&subject, [destination(2)]).await;
+    let lease = subject.claim().await;
+    assert!(lease.turn.is_some_and(|turn| !turn.is_known));
+    assert!(subject.clock.now() < first.start + Duration::from_secs(1));
+}
+
+pub async fn a_held_group_grants_no_slot_to_any_member(subject: Subject) {
+    let mut members = Members::two(per_second(100));
+    let permits = members.permits(&subject, &[1, 2]).await;
+    let until = subject.clock.now() + Duration::from_secs(1);
+    let hold = |until| Some(Hold { until, reason: "their maintenance".to_owned() });
+    members.set_temporary(&subject, Temporary { overridden: None, hold: hold(until) }).await;
+    for permit in &permits {
+        assert!(start_of(subject.ask_for_slot(permit).await) + subject.precision >= until);
+    }
+    let long = subject.clock.now() + Duration::from_secs(60);
+    members.set_temporary(&subject, Temporary { overridden: None, hold: hold(long) }).await;
+    assert_eq!(subject.ask_for_slot(&permits[0]).await, SlotAnswer::Withdrawn);
+    // Ended early: both members may send, and at once.
+    members.set_temporary(&subject, Temporary::default()).await;
+    for permit in &permits {
+        subject.slot(permit).await;
+    }
+    assert!(subject.clock.now() < until);
 }
 
 pub async fn a_run_that_has_read_old_terms_of_its_group_publishes_nothing(subject: Subject) {

@@ -10,7 +10,7 @@ mod callers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, LazyLock},
+    sync::LazyLock,
 };
 
 use weir_core::{
@@ -21,7 +21,7 @@ use weir_core::{
 
 use self::callers::Callers;
 use super::budget::Budget;
-use crate::{GroupRun, RUN_FALLBACK};
+use crate::{GroupRun, RUN_FALLBACK, Terms};
 
 /// By how much a permit of a member with weight 1 moves it back. So large that rounding is below a thousandth for every
 /// weight, and so small that a tag does not overflow in centuries.
@@ -41,7 +41,7 @@ pub(super) fn tag_of_permit(weight: u16) -> Tag {
 #[derive(Debug, Default)]
 pub(super) struct Group {
     /// Unknown until the first run or edit.
-    pub(super) terms: Option<Arc<LimitGroup>>,
+    pub(super) terms: Option<Terms>,
     pub(super) budget: Budget,
     /// The members that wait for their turn, with their weights.
     turns: BTreeMap<(Tag, DestinationId), u16>,
@@ -61,42 +61,51 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Applies these terms, unless they or newer ones are known.
-    pub(super) fn follow(&mut self, terms: &Arc<LimitGroup>) {
-        if self.terms.as_ref().is_some_and(|known| known.updated_at >= terms.updated_at) {
+    /// Applies the terms in force, unless they or newer ones are known.
+    pub(super) fn follow(&mut self, now: Timestamp, group: &LimitGroup) {
+        if self.terms.as_ref().is_some_and(|known| known.version >= group.version(now)) {
             return;
         }
+        let terms = Terms::of_group(group, now);
         if let Some(cursors) = &mut self.budget.cursors {
-            cursors.reconfigure(&terms.rate_limits);
+            cursors.reconfigure(&terms.limits);
+            cursors.lift_hold(terms.released_at);
+            cursors.hold(terms.held_until);
         }
-        self.terms = Some(terms.clone());
+        self.terms = Some(terms);
         // A raised limit opens slots at once.
         self.floor = Timestamp::MIN;
         self.waits_for_room = None;
     }
 
     /// Whether newer terms than these are known.
-    pub(super) fn is_newer_than(&self, terms: &LimitGroup) -> bool {
-        self.terms.as_ref().is_some_and(|known| known.updated_at > terms.updated_at)
+    pub(super) fn is_newer_than(&self, now: Timestamp, terms: &LimitGroup) -> bool {
+        self.terms.as_ref().is_some_and(|known| known.version > terms.version(now))
     }
 
     /// Follows what a run has read.
-    pub(super) fn learn(&mut self, GroupRun { terms, recovered }: GroupRun) {
-        self.follow(&terms);
+    pub(super) fn learn(&mut self, now: Timestamp, GroupRun { terms, recovered }: GroupRun) {
+        self.follow(now, &terms);
         if let (None, Some(mut recovered), Some(known)) = (&self.budget.cursors, recovered, &self.terms) {
-            recovered.reconfigure(&known.rate_limits);
+            recovered.reconfigure(&known.limits);
+            recovered.hold(known.held_until);
             self.budget.cursors = Some(recovered);
             self.floor = Timestamp::MIN;
         }
     }
 
-    /// Whether a run need recover nothing.
-    pub(super) fn is_known(&self) -> bool {
-        self.terms.is_some() && self.budget.cursors.is_some()
+    /// Whether a run need recover nothing. Terms that are over are as good as unknown.
+    pub(super) fn is_known(&self, now: Timestamp) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.are_valid(now)) && self.budget.cursors.is_some()
+    }
+
+    /// Whether people hold it.
+    pub(super) fn is_held(&self, now: Timestamp) -> bool {
+        self.terms.as_ref().is_some_and(|terms| now < terms.held_until)
     }
 
     fn max_in_flight(&self) -> u32 {
-        self.terms.as_ref().and_then(|terms| terms.max_in_flight).unwrap_or(UNLIMITED)
+        self.terms.as_ref().map_or(UNLIMITED, |terms| terms.max_in_flight.min(UNLIMITED))
     }
 
     /// Whether one more send may be in flight.
@@ -111,6 +120,7 @@ impl Group {
         self.turns.is_empty()
             && self.promises == 0
             && self.callers.are_absent()
+            && self.is_known(now)
             && self.budget.outstanding() < self.max_in_flight()
             && self.budget.cursors.as_ref().is_some_and(|cursors| cursors.slots_before(now, until, taken) == taken)
     }
@@ -136,7 +146,8 @@ impl Group {
         self.floor = now + CADENCE;
         let max_in_flight = self.max_in_flight();
         let ahead = self.budget.ended_meanwhile(now, max_in_flight);
-        let (Some(terms), Some(cursors)) = (&self.terms, &self.budget.cursors) else {
+        let is_known = self.is_known(now);
+        let (Some(terms), Some(cursors), true) = (&self.terms, &self.budget.cursors, is_known) else {
             return self.take_turn_of_recovery();
         };
         let observed = Observed {
@@ -149,7 +160,7 @@ impl Group {
             in_flight: self.budget.in_flight(),
             max_in_flight,
             ahead,
-            max_queued: terms.rate_limits.max_queued(),
+            max_queued: terms.limits.max_queued(),
             suspended: false,
             breaker: &CLOSED,
             lagging: false,
@@ -255,7 +266,7 @@ impl Group {
         self.waits_for_room = None;
     }
 
-    /// When the next run of the group is due; `None` while neither a member nor a caller waits.
+    /// When the next run of the group is due; `None` while neither a member nor a caller waits. When its terms end, if not before.
     pub(super) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         if self.turns.is_empty() && self.callers.waiting() == 0 {
             return None;
@@ -263,7 +274,9 @@ impl Group {
         let queued = self.budget.queued() + self.promises;
         let waits_for_room = self.waits_for_room.filter(|_| self.callers.waiting() == 0);
         let due = waits_for_room.unwrap_or_else(|| self.budget.due_for_next_slot(queued, now).max(self.floor));
-        Some(self.promised_until().map_or(due, |until| due.min(until.max(now))))
+        let due = self.promised_until().map_or(due, |until| due.min(until.max(now)));
+        let until = self.terms.as_ref().and_then(|terms| terms.until).unwrap_or(Timestamp::MAX);
+        Some(due.min(until.max(self.floor)))
     }
 
     /// Whether the group can be dropped, because its cursors can be recovered from the store.

@@ -174,13 +174,12 @@ impl Job {
         // A permit in flight has its room already. A queued one needs room below the maxima. During a hold its slot is
         // what it waits for, and nothing can be granted.
         let sending = self.budget.in_flight();
-        let is_open = |group: &Option<&mut Group>| group.as_ref().is_none_or(|group| group.has_room());
-        let has_room = in_flight.is_some()
-            || self.is_held(now + GRANT_AHEAD)
-            || (sending < self.allowed_outstanding() && is_open(&group));
+        let soon = now + GRANT_AHEAD;
+        let is_open = group.as_ref().is_none_or(|group| group.has_room() || group.is_held(soon));
+        let has_room = in_flight.is_some() || self.is_held(soon) || (sending < self.allowed_outstanding() && is_open);
         // No slot while the terms or the cursors are unknown or over, because the next run finds them; and none while
         // suspended.
-        let is_unknown = self.group().is_some() && group.as_ref().is_none_or(|group| !group.is_known());
+        let is_unknown = self.group().is_some() && group.as_ref().is_none_or(|group| !group.is_known(now));
         let may_send = self.terms.as_ref().is_some_and(|terms| !terms.suspended && terms.are_valid(now));
         let (Some(cursors), true) = (&mut self.budget.cursors, may_send && !is_unknown) else {
             return SlotAnswer::Withdrawn;

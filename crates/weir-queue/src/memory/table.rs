@@ -248,7 +248,7 @@ impl JobTable {
         }
         // The run read the destination or its group before an edit.
         let is_edited = group.as_ref().is_some_and(|GroupRun { terms, .. }| {
-            self.groups.get(&terms.id).is_some_and(|group| group.is_newer_than(terms))
+            self.groups.get(&terms.id).is_some_and(|group| group.is_newer_than(now, terms))
         });
         if is_edited || terms.as_ref().is_some_and(|terms| job.is_newer_than(terms)) {
             self.schedule(destination_id, now, Timestamp::MIN, false);
@@ -268,7 +268,7 @@ impl JobTable {
             job.follow_pace(pace, now);
         }
         if let Some(run) = group {
-            self.groups.entry(run.terms.id).or_default().learn(run);
+            self.groups.entry(run.terms.id).or_default().learn(now, run);
         }
         // Each slot is expected after those of the permits before it.
         for delivery in deliveries {

@@ -119,6 +119,7 @@ impl World {
                 name: String::new(),
                 rate_limits: limits.clone(),
                 max_in_flight: None,
+                temporary: Default::default(),
                 created_at: START,
                 updated_at: START,
             };

@@ -22,6 +22,7 @@ fn group(rate_limits: RateLimits) -> Arc<LimitGroup> {
         name: "account".to_owned(),
         rate_limits,
         max_in_flight: None,
+        temporary: Default::default(),
         created_at: START,
         updated_at: START,
     })

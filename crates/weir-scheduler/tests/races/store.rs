@@ -113,7 +113,16 @@ impl TestStore {
         destination.left_homes.push(Home::Own);
         let (tenant, name, max_in_flight) = (None, "account".to_owned(), None);
         let [created_at, updated_at] = [destination.updated_at; 2];
-        let terms = LimitGroup { id: group, tenant, name, rate_limits, max_in_flight, created_at, updated_at };
+        let terms = LimitGroup {
+            id: group,
+            tenant,
+            name,
+            rate_limits,
+            max_in_flight,
+            temporary: Default::default(),
+            created_at,
+            updated_at,
+        };
         record.groups.insert(group, Arc::new(terms));
     }
 

@@ -76,6 +76,7 @@ macro_rules! store_conformance {
             a_process_reads_the_schemas_that_have_changed,
             the_catalogue_of_event_types_is_bounded,
             a_limit_group_is_changed_only_over_the_expected_version,
+            an_override_of_a_limit_group_is_kept_and_its_end_is_recorded_ahead,
             the_name_of_a_limit_group_is_taken_once_in_its_tenant,
             limit_groups_are_listed_newest_first_and_by_tenant,
             a_destination_joins_and_leaves_a_limit_group,

@@ -554,7 +554,7 @@ pub async fn a_deletion_names_the_version_that_it_deletes(subject: Subject) {
     assert_eq!(delete(&edited).await, Deletion::Missing);
 }
 
-fn per_second_until(limit: u32, until: Timestamp) -> Temporary {
+pub(super) fn per_second_until(limit: u32, until: Timestamp) -> Temporary {
     let reason = "launch day".to_owned();
     let limits = Some(per_second(limit));
     Temporary { overridden: Some(Override { limits, max_in_flight: Some(9), until, reason }), hold: None }

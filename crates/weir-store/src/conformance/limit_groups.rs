@@ -3,9 +3,10 @@
 use weir_core::{
     LimitGroup, LimitGroupId,
     limit_group::{Home, MAX_MEMBERS},
+    temporary::{Hold, Temporary},
 };
 
-use super::*;
+use super::{destinations::per_second_until, *};
 use crate::{GroupChange, GroupDeletion, MAX_LEFT_HOMES, Membership};
 
 pub(super) fn group(number: u128) -> LimitGroup {
@@ -15,6 +16,7 @@ pub(super) fn group(number: u128) -> LimitGroup {
         name: format!("group {number}"),
         rate_limits: per_second(10),
         max_in_flight: Some(7),
+        temporary: Default::default(),
         created_at: NOW,
         updated_at: NOW + seconds(1),
     }
@@ -83,6 +85,29 @@ pub async fn a_limit_group_is_changed_only_over_the_expected_version(mut subject
     assert_eq!(delete(first.updated_at).await, GroupDeletion::Outdated);
     assert_eq!(delete(renamed.updated_at).await, GroupDeletion::Deleted);
     assert_eq!(delete(renamed.updated_at).await, GroupDeletion::Outdated, "it is gone");
+}
+
+/// The end has its row from the begin on, because nobody may be there to write it. An edit moves it.
+pub async fn an_override_of_a_limit_group_is_kept_and_its_end_is_recorded_ahead(mut subject: Subject) {
+    subject.make_groups([1]).await;
+    let history = async |subject: &Subject| {
+        let changes = subject.store.limit_group_changes(group(1).id).await.expect("read");
+        changes.into_iter().map(|change| (change.at.since(NOW).as_secs(), change.limits)).collect::<Vec<_>>()
+    };
+    let hold = Some(Hold { until: NOW + seconds(50), reason: "their maintenance".to_owned() });
+    let temporary = Temporary { hold, ..per_second_until(50, NOW + seconds(100)) };
+    let raised = LimitGroup { temporary, updated_at: NOW + seconds(10), ..group(1) };
+    subject.set_group(Some(group(1).updated_at), raised.clone()).await;
+    subject.reopen().await;
+    let read = subject.store.limit_groups(&[raised.id]).await.expect("read");
+    assert_eq!(read, [Some(Arc::new(raised.clone()))]);
+    assert_eq!(history(&subject).await, [(1, per_second(10)), (10, per_second(50)), (100, per_second(10))]);
+    let edited = LimitGroup { rate_limits: per_second(20), updated_at: NOW + seconds(20), ..raised.clone() };
+    subject.set_group(Some(raised.updated_at), edited.clone()).await;
+    assert_eq!(history(&subject).await, [(1, per_second(10)), (10, per_second(50)), (100, per_second(20))]);
+    let ended = LimitGroup { temporary: Temporary::default(), updated_at: NOW + seconds(30), ..edited.clone() };
+    subject.set_group(Some(edited.updated_at), ended).await;
+    assert_eq!(history(&subject).await, [(1, per_second(10)), (10, per_second(50)), (30, per_second(20))]);
 }
 
 pub async fn the_name_of_a_limit_group_is_taken_once_in_its_tenant(subject: Subject) {

@@ -213,7 +213,7 @@ pub fn destination_values<'d>(
         text(&settings.name),
         text(settings.url.as_str()),
         text(serde_json::to_string(&patterns)?),
-        text(limits_column(settings, &destination.temporary, is_grouped)),
+        text(limits_column(&settings.rate_limits, &destination.temporary, is_grouped)),
         int(settings.max_in_flight.into()),
         int(settings.timeout_ms.into()),
         text(serde_json::to_string(&settings.retry)?),

@@ -1,4 +1,4 @@
-//! What holds for a while in place of the settings of a destination. It stands in the column of the limits: while there is
+//! What holds for a while in place of the settings of a destination or a group. It stands in the column of the limits: while there is
 //! an override or a hold, the column is the object `{"settings", "override", "hold"}` and no list. So it is for a destination
 //! with a limit group, or with homes that may still grant. A program of an earlier version refuses such a row, so it never
 //! sends by the settings below, or beside the group.
@@ -6,15 +6,14 @@
 use serde_json::{Value, json};
 use weir_core::{
     RateLimits, Timestamp,
-    destination::Settings,
     temporary::{Hold, Override, Temporary},
 };
 
 use super::codes::{limits_of, limits_value};
 
-/// The column of the limits of a destination.
-pub(super) fn limits_column(settings: &Settings, temporary: &Temporary, is_grouped: bool) -> String {
-    let below = limits_value(&settings.rate_limits);
+/// The column of the limits of a destination or a group.
+pub fn limits_column(below: &RateLimits, temporary: &Temporary, is_grouped: bool) -> String {
+    let below = limits_value(below);
     if temporary.is_none() && !is_grouped {
         return below.to_string();
     }

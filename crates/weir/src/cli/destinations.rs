@@ -152,7 +152,7 @@ pub(crate) struct Lasts {
     /// Until when: a time, or a span from now
     #[arg(long, value_name = "TIME", conflicts_with = "end")]
     pub(crate) until: Option<ComingTime>,
-    /// Why; whoever sees the destination sees it
+    /// Why; whoever sees the destination or group sees it
     #[arg(long, value_name = "TEXT", required_unless_present = "end", conflicts_with = "end")]
     pub(crate) reason: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! The release of a held destination.
 
-use axum::{Json, extract::State, response::IntoResponse};
+use axum::{Json, response::IntoResponse};
 use weir_api_types as types;
 
 use super::{
@@ -8,11 +8,9 @@ use super::{
     etag_header, view,
 };
 use crate::{
-    auth::Caller,
     problem::{ApiResult, Changed},
-    readers::{body::PathId, if_match::IfMatch, query::Query, texts::DestinationIdText},
-    resources::activity::Author,
-    state::Api,
+    readers::texts::DestinationIdText,
+    resources::temporary::Edit,
 };
 
 /// Lift the hold of a destination
@@ -30,15 +28,9 @@ use crate::{
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn release(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-) -> ApiResult<impl IntoResponse> {
-    let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends: Ends::Hold };
-    let destination = change(&api, requested, |current| Ok(current.settings.clone())).await?;
+pub(crate) async fn release(edit: Edit<DestinationIdText>) -> ApiResult<impl IntoResponse> {
+    let Edit { api, id: DestinationIdText(id), caller, author, if_match } = &edit;
+    let requested = Requested { id: *id, if_match, caller, author, ends: Ends::Hold };
+    let destination = change(api, requested, |current| Ok(current.settings.clone())).await?;
     Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
 }

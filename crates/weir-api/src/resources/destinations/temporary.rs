@@ -1,130 +1,33 @@
-//! What holds for a while in place of the settings of a destination: an override of its limits, and a hold. Both end by
-//! themselves.
+//! An override of a destination's limits, and a hold, both with an end.
 
-use axum::{Json, extract::State, response::IntoResponse};
-use serde_json::{Value, json};
+use axum::{Json, response::IntoResponse};
+use http::HeaderName;
 use weir_api_types as types;
-use weir_core::{
-    RateLimits, Timestamp,
-    temporary::{Hold, LASTS, Override, Temporary},
-};
+use weir_core::temporary::Temporary;
 
 use super::{
     edits::{Ends, Requested, change_temporary},
-    etag_header,
-    rates::{Limits, RateLimitRequest},
-    view,
+    etag_header, view,
 };
 use crate::{
-    auth::Caller,
-    errors::Errors,
-    problem::{ApiResult, Changed, Problem},
-    readers::{
-        body::{Body, PathId},
-        fields::object,
-        if_match::IfMatch,
-        query::Query,
-        texts::{DestinationIdText, ReasonText, TimeText},
-    },
-    resources::activity::Author,
-    state::Api,
+    problem::{ApiResult, Changed},
+    readers::{body::Body, texts::DestinationIdText},
+    resources::temporary::{Change, Edit, HoldRequest, LimitsOverrideRequest},
 };
 
-object! {
-    /// Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`.
-    pub(crate) struct LimitsOverrideRequest {
-        /// In place of the limits of the destination; `[]`: none. Its `min_interval_ms` stays.
-        #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4)]
-        rate_limits: Option<Limits>,
-        /// In place of that of the destination.
-        #[schema(minimum = 1, maximum = 10_000)]
-        max_in_flight: Option<u32>,
-        /// For how many seconds: at most 30 days.
-        #[schema(minimum = 1, maximum = 2_592_000)]
-        for_s: Option<u32>,
-        /// Until when: at least a second and at most 30 days from now.
-        until: Option<TimeText>,
-        reason: ReasonText,
-    }
-    check = Self::check;
-}
+type EditDestination = Edit<DestinationIdText>;
 
-object! {
-    /// A pause with an end: give either `for_s` or `until`.
-    pub(crate) struct HoldRequest {
-        /// For how many seconds: at most 30 days.
-        #[schema(minimum = 1, maximum = 2_592_000)]
-        for_s: Option<u32>,
-        /// Until when: at least a second and at most 30 days from now.
-        until: Option<TimeText>,
-        reason: ReasonText,
-    }
-    check = Self::check;
-}
-
-fn given(field: &str) -> Value {
-    json!({"properties": {(field): {"type": ["array", "integer", "string"]}}, "required": [field]})
-}
-
-/// One of the two names of the end.
-fn one_end() -> Value {
-    json!({"oneOf": [given("for_s"), given("until")]})
-}
-
-fn check_end(for_s: Option<u32>, until: Option<&TimeText>, at: &str, errors: &mut Errors) {
-    let is_wrong = |name: &str| errors.has(&format!("{at}/{name}"));
-    if for_s.is_some() == until.is_some() && !is_wrong("for_s") && !is_wrong("until") {
-        errors.add(format!("{at}/for_s"), "give either `for_s` or `until`");
-    }
-}
-
-/// The end, to the millisecond, as it is shown.
-fn end(for_s: Option<u32>, until: Option<TimeText>, now: Timestamp) -> ApiResult<Timestamp> {
-    let until = match (for_s, until) {
-        (_, Some(TimeText(until))) => until,
-        (for_s, None) => now + std::time::Duration::from_secs(for_s.unwrap_or_default().into()),
-    };
-    let until = Timestamp::from_millis(until.as_millis());
-    // An end that was a second ahead when the request was made is a little less now.
-    let is_ahead = until > now && until <= now + *LASTS.end();
-    is_ahead.then_some(until).ok_or_else(|| {
-        Problem::invalid_field("/until", "must be at least a second and at most 30 days from now".to_owned())
-    })
-}
-
-impl LimitsOverrideRequest {
-    pub(crate) fn keywords() -> Value {
-        let limits = json!({"properties": {"rate_limits": Limits::keywords()}});
-        json!({"allOf": [limits, {"anyOf": [given("rate_limits"), given("max_in_flight")]}, one_end()]})
-    }
-
-    fn check(&self, at: &str, errors: &mut Errors) {
-        let is_wrong = |name: &str| errors.has(&format!("{at}/{name}"));
-        let is_empty = self.rate_limits.is_none() && self.max_in_flight.is_none();
-        if is_empty && !is_wrong("rate_limits") && !is_wrong("max_in_flight") {
-            errors.add(format!("{at}/rate_limits"), "give `rate_limits`, `max_in_flight` or both");
-        }
-        check_end(self.for_s, self.until.as_ref(), at, errors);
-    }
-
-    fn into_override(self, now: Timestamp) -> ApiResult<Override> {
-        Ok(Override {
-            limits: self.rate_limits.map(RateLimits::from),
-            max_in_flight: self.max_in_flight,
-            until: end(self.for_s, self.until, now)?,
-            reason: self.reason.0,
-        })
-    }
-}
-
-impl HoldRequest {
-    pub(crate) fn keywords() -> Value {
-        one_end()
-    }
-
-    fn check(&self, at: &str, errors: &mut Errors) {
-        check_end(self.for_s, self.until.as_ref(), at, errors);
-    }
+/// Makes the change, and shows the destination beside what held before.
+async fn make<T>(
+    edit: &EditDestination,
+    change: Change,
+    shown: impl FnOnce(types::Destination, Temporary) -> T,
+) -> ApiResult<([(HeaderName, String); 1], Json<T>)> {
+    let Edit { api, id: DestinationIdText(id), caller, author, if_match } = edit;
+    let requested = Requested { id: *id, if_match, caller, author, ends: Ends::Nothing };
+    let (before, destination) = change_temporary(api, requested, |current| change.applied_to(current)).await?;
+    let view = view::view(&destination, api.clock.now(), &api.event_types);
+    Ok((etag_header(&destination), Json(shown(view, before))))
 }
 
 /// Override the limits of a destination for a while
@@ -142,23 +45,15 @@ impl HoldRequest {
     )
 )]
 pub(crate) async fn override_limits(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
+    edit: EditDestination,
     Body(request): Body<LimitsOverrideRequest>,
 ) -> ApiResult<impl IntoResponse> {
-    let overridden = request.into_override(api.clock.now())?;
-    let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends: Ends::Nothing };
-    let set = |current: Temporary| Temporary { overridden: Some(overridden.clone()), ..current };
-    let (before, destination) = change_temporary(&api, requested, set).await?;
-    let shown = types::OverriddenDestination {
-        destination: view::view(&destination, api.clock.now(), &api.event_types),
+    let change = request.begin(edit.api.clock.now())?;
+    make(&edit, change, |destination, before| types::OverriddenDestination {
+        destination,
         replaced: before.overridden.as_ref().map(view::override_view),
-    };
-    Ok((etag_header(&destination), Json(shown)))
+    })
+    .await
 }
 
 /// End the override of a destination
@@ -173,18 +68,8 @@ pub(crate) async fn override_limits(
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn end_override(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-) -> ApiResult<impl IntoResponse> {
-    let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends: Ends::Nothing };
-    let end = |current| Temporary { overridden: None, ..current };
-    let (_, destination) = change_temporary(&api, requested, end).await?;
-    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
+pub(crate) async fn end_override(edit: EditDestination) -> ApiResult<impl IntoResponse> {
+    make(&edit, Change::Override(None), |destination, _| destination).await
 }
 
 /// Hold a destination for a while
@@ -201,25 +86,13 @@ pub(crate) async fn end_override(
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn hold(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-    Body(request): Body<HoldRequest>,
-) -> ApiResult<impl IntoResponse> {
-    let until = end(request.for_s, request.until, api.clock.now())?;
-    let hold = Hold { until, reason: request.reason.0 };
-    let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends: Ends::Nothing };
-    let set = |current: Temporary| Temporary { hold: Some(hold.clone()), ..current };
-    let (before, destination) = change_temporary(&api, requested, set).await?;
-    let shown = types::HeldDestination {
-        destination: view::view(&destination, api.clock.now(), &api.event_types),
+pub(crate) async fn hold(edit: EditDestination, Body(request): Body<HoldRequest>) -> ApiResult<impl IntoResponse> {
+    let change = request.begin(edit.api.clock.now())?;
+    make(&edit, change, |destination, before| types::HeldDestination {
+        destination,
         replaced: before.hold.as_ref().map(view::hold_view),
-    };
-    Ok((etag_header(&destination), Json(shown)))
+    })
+    .await
 }
 
 /// End the hold of a destination
@@ -235,16 +108,6 @@ pub(crate) async fn hold(
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn end_hold(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-) -> ApiResult<impl IntoResponse> {
-    let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends: Ends::Nothing };
-    let end = |current| Temporary { hold: None, ..current };
-    let (_, destination) = change_temporary(&api, requested, end).await?;
-    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
+pub(crate) async fn end_hold(edit: EditDestination) -> ApiResult<impl IntoResponse> {
+    make(&edit, Change::Hold(None), |destination, _| destination).await
 }

@@ -60,7 +60,7 @@ pub(super) fn view(
 }
 
 /// The changes of a range, after the limits at its beginning.
-fn changes_in(changes: &[LimitChange], buckets: Buckets) -> Vec<types::LimitChange> {
+pub(crate) fn changes_in(changes: &[LimitChange], buckets: Buckets) -> Vec<types::LimitChange> {
     let first = changes.partition_point(|change| change.at <= buckets.from).saturating_sub(1);
     let in_range = changes[first..].iter().take_while(|change| change.at < buckets.to);
     let view = |change: &LimitChange| types::LimitChange {

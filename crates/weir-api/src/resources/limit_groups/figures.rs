@@ -7,6 +7,7 @@ use weir_api_types as types;
 use weir_core::{
     DeliveryState, LimitGroup, LimitGroupId, Limiter, RateLimits, Timestamp,
     preview::{Drain, Forecast},
+    temporary::Hold,
 };
 
 use super::{find, reservations, view};
@@ -64,14 +65,16 @@ impl Sums {
 }
 
 /// How the budget would be used under a backlog. The cursors are in the queue; there they are where the last send left them.
-fn forecast(limits: &RateLimits, now: Timestamp) -> Forecast {
-    Forecast::new(&Limiter::recovered(&limits.evenly(), Some(now)), None, now)
+fn forecast(limits: &RateLimits, held: Option<&Hold>, now: Timestamp) -> Forecast {
+    let mut limiter = Limiter::recovered(&limits.evenly(), Some(now));
+    limiter.hold(held.map_or(Timestamp::MIN, |hold| hold.until));
+    Forecast::new(&limiter, None, now)
 }
 
 /// By the limits of the group, and no earlier than at members whose own limits bind.
-fn drain(limits: &RateLimits, members: &[&Row], sums: &Sums, now: Timestamp) -> Drain {
+fn drain(limits: &RateLimits, held: Option<&Hold>, members: &[&Row], sums: &Sums, now: Timestamp) -> Drain {
     let own = |row: &&&Row| row.figures.counts.waiting() > 0 && row.figures.reason != Some(Reason::Group);
-    let mut drain = forecast(limits, now).drain(sums.backlog, sums.inflow_per_s);
+    let mut drain = forecast(limits, held, now).drain(sums.backlog, sums.inflow_per_s);
     for figures in members.iter().filter(own).map(|row| &row.figures) {
         drain = match (drain, figures.drains, figures.drain_eta) {
             (Drain::Never, ..) | (_, Some(false), _) => Drain::Never,
@@ -85,10 +88,11 @@ fn drain(limits: &RateLimits, members: &[&Row], sums: &Sums, now: Timestamp) -> 
 
 pub(crate) fn row(group: &LimitGroup, members: &[&Row], as_of: Timestamp) -> types::LimitGroupRow {
     let sums = Sums::of(members);
-    let drain = drain(&group.rate_limits, members, &sums, as_of);
-    let (configured_per_s, binding) = group.rate_limits.strictest().unzip();
+    let limits = &group.at(as_of).rate_limits;
+    let drain = drain(limits, group.temporary.hold_at(as_of), members, &sums, as_of);
+    let (configured_per_s, binding) = limits.strictest().unzip();
     types::LimitGroupRow {
-        limit_group: view(group),
+        limit_group: view(group, as_of),
         members: members.len() as u64,
         backlog: sums.backlog,
         delivering: sums.delivering,
@@ -141,7 +145,8 @@ pub(crate) async fn overview(
     let row = row(&group, &all, sample.as_of);
     all.retain(|row| caller.sees(&row.destination.settings.tenant));
     all.sort_by_key(|row| Reverse(row.figures.counts.waiting()));
-    let data = all.into_iter().map(|row| member(row, group.rate_limits.per_second())).collect();
+    let rate = group.at(sample.as_of).rate_limits.per_second();
+    let data = all.into_iter().map(|row| member(row, rate)).collect();
     let reservations = reservations::recent(&api, id).await?;
     Ok(Json(types::LimitGroupOverview { as_of: sample.as_of, row, reservations, data }))
 }
@@ -174,8 +179,9 @@ pub(crate) async fn show_preview(
     let members = members(&sample, &[id]).remove(&id).unwrap_or_default();
     let sums = Sums::of(&members);
     let shown = |limits: &RateLimits| {
-        let (forecast, drain) = (forecast(limits, sample.as_of), drain(limits, &members, &sums, sample.as_of));
-        let plain_per_s = self::forecast(&limits.clone().without_margins(), sample.as_of).per_second();
+        let (held, as_of) = (group.temporary.hold_at(sample.as_of), sample.as_of);
+        let (forecast, drain) = (forecast(limits, held, as_of), drain(limits, held, &members, &sums, as_of));
+        let plain_per_s = self::forecast(&limits.clone().without_margins(), held, as_of).per_second();
         types::Forecast {
             effective_per_s: forecast.per_second().map(millis),
             binding: forecast.bound().map(preview::binding),
@@ -187,6 +193,7 @@ pub(crate) async fn show_preview(
             first_expiry_at: None,
         }
     };
-    let proposed = request.rate_limits.map_or_else(|| group.rate_limits.clone(), RateLimits::from);
-    Ok(Json(types::Preview { proposed: shown(&proposed), now: shown(&group.rate_limits), fault: None }))
+    let in_force = group.at(sample.as_of).rate_limits.clone();
+    let proposed = request.rate_limits.map_or_else(|| in_force.clone(), RateLimits::from);
+    Ok(Json(types::Preview { proposed: shown(&proposed), now: shown(&in_force), fault: None }))
 }

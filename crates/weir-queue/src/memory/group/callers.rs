@@ -49,7 +49,7 @@ impl Group {
         self.drop_absent_callers(now);
         let mut answer = ReservedSlots::default();
         // The only condition besides the cursors, which know of holds.
-        if !self.is_known() {
+        if !self.is_known(now) {
             answer.is_unknown = true;
             return answer;
         }

@@ -16,7 +16,7 @@ use crate::{
 impl JobTable {
     /// Applies the terms of a group. Its members need no run: their permits get slots by these terms.
     pub fn edited_group(&mut self, now: Timestamp, terms: &Arc<LimitGroup>) {
-        self.groups.entry(terms.id).or_default().follow(terms);
+        self.groups.entry(terms.id).or_default().follow(now, terms);
         self.schedule_group(now, terms.id);
     }
 
@@ -24,7 +24,7 @@ impl JobTable {
     pub fn reserve_slots(&mut self, now: Timestamp, group: &GroupRun, wanted: &[WantedSlot]) -> ReservedSlots {
         let id = group.terms.id;
         let of = self.groups.entry(id).or_default();
-        of.learn(group.clone());
+        of.learn(now, group.clone());
         let answer = of.reserve(now, wanted);
         self.schedule_group(now, id);
         answer
@@ -81,7 +81,7 @@ impl JobTable {
         let Some(group) = self.groups.get_mut(&id) else { return };
         self.schedule.remove(&(due, Entry::Group(id)));
         group.due = None;
-        let (is_known, known_since) = (group.is_known(), self.known_since);
+        let (is_known, known_since) = (group.is_known(now), self.known_since);
         for (member, permits) in group.take_turns(now, max - leases.len()) {
             let turn = Turn { group: id, permits, is_known, known_since };
             leases.extend(self.lease(now, member, due, expires, Some(turn)));

@@ -319,7 +319,7 @@ async fn release(call: &Call, named: &[String]) -> anyhow::Result<()> {
 }
 
 /// The end and the reason of an override or a hold.
-fn lasting(Lasts { for_span, until, reason }: &Lasts) -> anyhow::Result<Fields> {
+pub(super) fn lasting(Lasts { for_span, until, reason }: &Lasts) -> anyhow::Result<Fields> {
     let for_s = for_span.as_ref().map(|Span(span)| span.as_secs());
     fields(&serde_json::json!({"for_s": for_s, "until": until, "reason": reason}))
 }

@@ -2,13 +2,17 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use weir_api_types::{LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, Reservation, ReservedSlot};
+use weir_api_types::{
+    LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, Override, Reservation, ReservedSlot,
+};
 
 use super::{
     Call,
     client::{Answer, Client, Fields, Request},
-    confirm, fields,
-    records::limits_of,
+    confirm,
+    destinations::lasting,
+    fields,
+    records::{for_a_while, limits_of},
     settings,
 };
 use crate::{
@@ -84,6 +88,18 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
                 format!("Edited {}. Its limits: {}.", group.name, limits_of(&group.rate_limits, None))
             })
         }
+        Command::Override { one, budget, unlimited, lasts, end } => {
+            let mut body = lasting(&lasts)?;
+            body.extend(fields(&budget)?);
+            if unlimited {
+                body.insert("rate_limits".to_owned(), json!([]));
+            }
+            lasts_for_a_while(call, &one.group, "override", (!end).then_some(body)).await
+        }
+        Command::Hold { one, lasts, end } => {
+            let body = lasting(&lasts)?;
+            lasts_for_a_while(call, &one.group, "hold", (!end).then_some(body)).await
+        }
         Command::Delete { one, consent } => {
             let (group, read) = find(call, &one.group).await?;
             confirm(consent, &format!("Delete the limit group {}?", group.name))?;
@@ -93,6 +109,37 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             call.say(&format!("Deleted {} ({}).", group.name, group.id))
         }
     }
+}
+
+/// What was begun or ended, and what it replaces. A hold is read as an override without limits.
+#[derive(serde::Deserialize)]
+struct InForce {
+    #[serde(flatten)]
+    group: LimitGroup,
+    replaced: Option<Override>,
+}
+
+/// Begins an override or a hold; `None` ends it.
+async fn lasts_for_a_while(call: &Call, named: &str, what: &str, body: Option<Fields>) -> anyhow::Result<()> {
+    let (group, read) = find(call, named).await?;
+    let path = [LIST[0], LIST[1], &group.id, what];
+    let text = body.map(|body| Value::Object(body).to_string());
+    let method = if text.is_some() { Method::POST } else { Method::DELETE };
+    let request = Request { body: text.as_deref(), if_match: read.etag.as_deref(), ..Request::new(method, &path) };
+    let answer = call.client.send(request).await?;
+    call.print(&answer, |InForce { group, replaced }| {
+        let replaced = replaced.map(|of| format!("\nIt replaces: {}", for_a_while(&of))).unwrap_or_default();
+        let limits = limits_of(&group.rate_limits, None);
+        match (&group.hold, &group.overridden) {
+            _ if text.is_none() => format!("The {what} of {} is over. Its limits: {limits}.", group.name),
+            (Some(hold), _) if what == "hold" => {
+                format!("{}: held until {}: {}{replaced}", group.name, hold.until, hold.reason)
+            }
+            (_, overridden) => {
+                format!("{}: {}{replaced}", group.name, overridden.as_ref().map(for_a_while).unwrap_or_default())
+            }
+        }
+    })
 }
 
 /// The id of a group that is named by its id or its name.
@@ -137,6 +184,8 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
         ("tenant", group.tenant.clone().unwrap_or_else(|| "all".to_owned())),
         ("limits", limits_of(&group.rate_limits, None)),
     ];
+    lines.extend(group.overridden.as_ref().map(|overridden| ("override", for_a_while(overridden))));
+    lines.extend(group.hold.as_ref().map(|hold| ("held", format!("until {}: {}", hold.until, hold.reason))));
     lines.extend(group.max_in_flight.map(|most| ("in flight", format!("at most {most}, {} now", row.delivering))));
     lines.push(("members", row.members.to_string()));
     lines.push(("backlog", count(row.backlog, "delivery", "deliveries")));
