@@ -246,8 +246,11 @@ const RECORDED: [&str; 33] = [
     "DELETE /v1/keys/{id}",
     "GET /v1/destinations/{id}/secret",
 ];
-/// Events are no changes of settings, sessions are not stored, and the others only compute an answer.
-const NOT_RECORDED: [&str; 9] = [
+/// Events and reservations are no changes of settings, sessions are not stored, and the others only compute an answer.
+const NOT_RECORDED: [&str; 12] = [
+    "POST /v1/limit-groups/{id}/reservations",
+    "POST /v1/limit-groups/by-name/{tenant}/{name}/reservations",
+    "DELETE /v1/limit-groups/{id}/reservations/{rid}",
     "POST /v1/limit-groups/{id}/preview",
     "POST /v1/events",
     "POST /v1/events/batch",
