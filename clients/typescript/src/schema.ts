@@ -708,6 +708,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/limit-groups/by-name/{tenant}/{name}/reservations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["reserve_slot_by_name"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/limit-groups/{id}": {
         parameters: {
             query?: never;
@@ -740,6 +756,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/limit-groups/{id}/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["show_limit_group_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/limit-groups/{id}/hold": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["hold_limit_group"];
+        delete: operations["end_group_hold"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/limit-groups/{id}/override": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["override_group_limits"];
+        delete: operations["end_group_override"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/limit-groups/{id}/overview": {
         parameters: {
             query?: never;
@@ -767,6 +831,38 @@ export interface paths {
         put?: never;
         post: operations["preview_limit_group"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/limit-groups/{id}/reservations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_reservations"];
+        put?: never;
+        post: operations["reserve_slot"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/limit-groups/{id}/reservations/{rid}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete: operations["give_back_slot"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1403,6 +1499,12 @@ export interface components {
             detail: string;
             /** @description Every validation error of the request. */
             errors?: components["schemas"]["FieldError"][];
+            /**
+             * Format: date-time
+             * @description When a slot of the limit group is expected, of a reservation that did not get one in time.
+             * @example 2026-11-21T07:30:04.250Z
+             */
+            next_at?: string;
             /**
              * @description Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
              *     `pressure` (the store is slow), or `client` (the limit or the share of its client).
@@ -2430,6 +2532,10 @@ export interface components {
         HeldDestination: components["schemas"]["Destination"] & {
             replaced: components["schemas"]["Hold"] | null;
         };
+        /** @description A limit group that is held. */
+        HeldLimitGroup: components["schemas"]["LimitGroup"] & {
+            replaced: components["schemas"]["Hold"] | null;
+        };
         /** @description What happened at a destination in each bucket of a range. */
         History: {
             data: components["schemas"]["HistoryBucket"][];
@@ -2681,6 +2787,7 @@ export interface components {
         LimitGroup: {
             /** Format: date-time */
             created_at: string;
+            hold: components["schemas"]["Hold"] | null;
             /** @example lgr_01h2xcejqtf2nbrexx3vqjhp41 */
             id: string;
             /**
@@ -2690,6 +2797,7 @@ export interface components {
             max_in_flight: number | null;
             /** @example Stripe */
             name: string;
+            override: components["schemas"]["Override"] | null;
             /** @description Of the sends of all members together; empty: unlimited. */
             rate_limits: components["schemas"]["RateLimit"][];
             /**
@@ -2699,6 +2807,50 @@ export interface components {
             tenant: string | null;
             /** Format: date-time */
             updated_at: string;
+        };
+        /** @description What happened at all members of a limit group together. */
+        LimitGroupHistory: {
+            /** @description One for each step from `from` to `to`. */
+            data: components["schemas"]["LimitGroupHistoryBucket"][];
+            /** Format: date-time */
+            from: string;
+            /** @description The limits in force at `from`, and their changes in the range, with the begin and the end of overrides. */
+            limit_changes: components["schemas"]["LimitChange"][];
+            /**
+             * @description The length of the buckets.
+             * @example 10s
+             */
+            step: string;
+            /** Format: date-time */
+            to: string;
+        };
+        /** @description One bucket of a limit group's history. */
+        LimitGroupHistoryBucket: {
+            /**
+             * Format: int64
+             * @description New deliveries.
+             */
+            arrivals: number;
+            /**
+             * Format: date-time
+             * @description The beginning of the bucket.
+             */
+            at: string;
+            /**
+             * Format: int64
+             * @description Attempts that succeeded.
+             */
+            delivered: number;
+            /**
+             * Format: int64
+             * @description Attempts that did not succeed, including those of unknown outcome and those that could not connect.
+             */
+            failed: number;
+            /**
+             * Format: int64
+             * @description Sends that started.
+             */
+            sends: number;
         };
         /**
          * @description The id of a limit group.
@@ -2743,6 +2895,8 @@ export interface components {
             as_of: string;
             /** @description The members that the key sees, the largest backlog first. */
             data: components["schemas"]["LimitGroupMember"][];
+            /** @description What callers outside Weir take beside the members. */
+            reservations: components["schemas"]["RecentReservations"];
         };
         /** @description A JSON merge patch: only the given fields change, and `null` restores the default. */
         LimitGroupPatch: {
@@ -2846,10 +3000,10 @@ export interface components {
             for_s?: number | null;
             /**
              * Format: int32
-             * @description In place of that of the destination.
+             * @description In place of that of the destination or group.
              */
             max_in_flight?: number | null;
-            /** @description In place of the limits of the destination; `[]`: none. Its `min_interval_ms` stays. */
+            /** @description In place of the limits of the destination or group; `[]`: none. A `min_interval_ms` stays. */
             rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
             reason: components["schemas"]["ReasonText"];
             until?: components["schemas"]["Time"] | null;
@@ -2920,6 +3074,12 @@ export interface components {
         /** @description One page of a list. */
         List_Replay: {
             data: components["schemas"]["Replay"][];
+            /** @description The `cursor` of the next page; null on the last page. */
+            next_cursor: string | null;
+        };
+        /** @description One page of a list. */
+        List_Reservation: {
+            data: components["schemas"]["Reservation"][];
             /** @description The `cursor` of the next page; null on the last page. */
             next_cursor: string | null;
         };
@@ -3017,6 +3177,10 @@ export interface components {
         OtherBinding: "max_in_flight" | "min_interval" | "adaptive" | "group";
         /** @description A destination whose limits are overridden. */
         OverriddenDestination: components["schemas"]["Destination"] & {
+            replaced: components["schemas"]["Override"] | null;
+        };
+        /** @description A limit group whose limits are overridden. */
+        OverriddenLimitGroup: components["schemas"]["LimitGroup"] & {
             replaced: components["schemas"]["Override"] | null;
         };
         /** @description Limits that hold until an instant in place of those of the settings. */
@@ -3268,6 +3432,12 @@ export interface components {
             /** @description Every validation error of the request. */
             errors?: components["schemas"]["FieldError"][];
             /**
+             * Format: date-time
+             * @description When a slot of the limit group is expected, of a reservation that did not get one in time.
+             * @example 2026-11-21T07:30:04.250Z
+             */
+            next_at?: string;
+            /**
              * @description Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
              *     `pressure` (the store is slow), or `client` (the limit or the share of its client).
              * @example pressure
@@ -3459,6 +3629,19 @@ export interface components {
             /** @description Sends that started. */
             sends: number[];
         };
+        /** @description How many slots callers outside Weir take of a group. */
+        RecentReservations: {
+            /**
+             * Format: int64
+             * @description The slots that have ended in the last minute, without those given back.
+             */
+            last_minute: number;
+            /**
+             * Format: double
+             * @description The same per second.
+             */
+            per_s: number;
+        };
         /** @enum {string} */
         RefusalCause: "jitter" | "spacing" | "lower_limit";
         /** @enum {string} */
@@ -3580,6 +3763,103 @@ export interface components {
          * @enum {string}
          */
         ReplayableState: "failed" | "dead" | "cancelled" | "delivered";
+        /** @description A slot of a limit group that a caller outside Weir has reserved. */
+        Reservation: {
+            /**
+             * Format: date-time
+             * @description When it was given back; null: it was not.
+             */
+            cancelled_at: string | null;
+            /** Format: int32 */
+            cost: number;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            ends_at: string;
+            /** @example rsv_01h2xcejqtf2nbrexx3vqjhp41 */
+            id: string;
+            /** @example lgr_01h2xcejqtf2nbrexx3vqjhp41 */
+            limit_group: string;
+            /** Format: date-time */
+            starts_at: string;
+            /**
+             * @description `coming`: it has not ended. `over`: it has, and counts as a call. `given_back`: it does not count.
+             * @example over
+             */
+            state: string;
+        };
+        /**
+         * @description The id of a reservation.
+         * @example rsv_01h2xcejqtf2nbrexx3vqjhp41
+         */
+        ReservationId: string;
+        /** @description What slot is wanted. All fields have defaults, so the body may be empty. */
+        ReservationRequest: {
+            /**
+             * Format: int32
+             * @description How much of each limit with the unit `cost` the call takes.
+             * @default 1
+             */
+            cost?: number | null;
+            /**
+             * Format: int32
+             * @description How long the request may wait for its turn, in milliseconds.
+             * @default 0
+             */
+            wait_ms?: number | null;
+            /**
+             * Format: int32
+             * @description How long the slot is at least, in milliseconds: the time within which the call must start. A group whose limits are
+             *     even gives fewer slots the wider they are.
+             * @default 250
+             */
+            width_ms?: number | null;
+        };
+        /** @description A slot that was reserved just now. Start your call in `starts_at..ends_at`. */
+        ReservedSlot: {
+            /**
+             * Format: int32
+             * @description How much the slot takes of each limit with the unit `cost`.
+             * @example 1
+             */
+            cost: number;
+            /**
+             * Format: date-time
+             * @description From here on the call must not start.
+             */
+            ends_at: string;
+            /**
+             * Format: int64
+             * @description From the answer until `ends_at`, rounded down; 0 if it has passed.
+             * @example 370
+             */
+            ends_in_ms: number;
+            /** @example rsv_01h2xcejqtf2nbrexx3vqjhp41 */
+            id: string;
+            /**
+             * @description The group that the slot was taken from.
+             * @example lgr_01h2xcejqtf2nbrexx3vqjhp41
+             */
+            limit_group: string;
+            /**
+             * Format: date-time
+             * @description The first instant at which the call may start.
+             */
+            starts_at: string;
+            /**
+             * Format: int64
+             * @description From the answer until `starts_at`, rounded up; 0 if it has passed. For callers whose clock may differ.
+             * @example 120
+             */
+            starts_in_ms: number;
+            /**
+             * Format: int64
+             * @description How long the server took for the answer, rounded down. What the caller measured beyond that is the way of the request
+             *     and the answer, so a caller can bound how old the answer is.
+             * @example 40
+             */
+            took_ms: number;
+        };
         /** @description The retry policy. The delays are given by `base_ms` and `cap_ms`, or by `schedule_ms`. */
         Retry: {
             /** Format: int32 */
@@ -5103,7 +5383,13 @@ export interface operations {
     create_limit_group: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description 1 to 255 printable ASCII characters. A repeated request with the same key and body gets the first answer again,
+                 *     with the header `idempotency-replayed: true`; the same key with another body is refused. Kept for a day.
+                 */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5111,6 +5397,21 @@ export interface operations {
         responses: never;
     };
     put_limit_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The tenant of the group; `*`: any tenant */
+                tenant: components["schemas"]["AnyTenant"];
+                /** @description The name of the group */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    reserve_slot_by_name: {
         parameters: {
             query?: never;
             header?: never;
@@ -5182,6 +5483,81 @@ export interface operations {
         requestBody?: never;
         responses: never;
     };
+    show_limit_group_history: {
+        parameters: {
+            query?: {
+                /** @description At or after this instant (RFC 3339). */
+                from?: components["schemas"]["Time"];
+                /** @description Before this instant (RFC 3339). The range is empty if `to` is not after `from`. */
+                to?: components["schemas"]["Time"];
+                /**
+                 * @description The least length of a bucket. Buckets of `10s` are kept for two hours, of `1m` for a day, and of `1h` for a year.
+                 *     A range that is too long or too old for them has longer buckets, as the `step` of the answer says.
+                 */
+                step?: components["schemas"]["HistoryStep"];
+            };
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    hold_limit_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    end_group_hold: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    override_group_limits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    end_group_override: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
     show_limit_group_overview: {
         parameters: {
             query?: never;
@@ -5202,6 +5578,56 @@ export interface operations {
             path: {
                 /** @description `lgr_…` */
                 id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    list_reservations: {
+        parameters: {
+            query?: {
+                /** @description At or after this instant (RFC 3339). */
+                from?: components["schemas"]["Time"];
+                /** @description Before this instant (RFC 3339). The range is empty if `to` is not after `from`. */
+                to?: components["schemas"]["Time"];
+                /** @description The maximum number of rows of the page. */
+                limit?: number;
+                /** @description The `next_cursor` of the previous page of the same list. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    reserve_slot: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    give_back_slot: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `lgr_…` */
+                id: components["schemas"]["LimitGroupId"];
+                /** @description `rsv_…` */
+                rid: components["schemas"]["ReservationId"];
             };
             cookie?: never;
         };

@@ -19,8 +19,19 @@ const REMEMBERED: usize = 1_000;
 
 pub(crate) struct Reservations {
     client: Arc<ShardClient>,
-    /// The last granted slots: the group, the start for the caller, and the start by the time of the shard.
-    granted: Mutex<VecDeque<(LimitGroupId, Timestamp, i64)>>,
+    /// The last granted slots.
+    granted: Mutex<VecDeque<Granted>>,
+}
+
+#[derive(Clone, Copy)]
+struct Granted {
+    group: LimitGroupId,
+    /// For the caller.
+    start: Timestamp,
+    /// By the time of the shard.
+    at: i64,
+    /// When the group's data began.
+    known_since: i64,
 }
 
 impl Reservations {
@@ -45,7 +56,7 @@ impl Reservations {
             self.client.due_times.learn(shard, due);
         }
         let mut number = || answer.next_int().ok_or_else(unexpected);
-        let (status, next, expected) = (number()?, number()?, number()?);
+        let (status, next, expected, known_since) = (number()?, number()?, number()?, number()?);
         let time = |micros: i64| (micros > 0).then(|| clock.engine_time(shard, micros));
         let mut slots = ReservedSlots {
             granted: Vec::new(),
@@ -64,7 +75,7 @@ impl Reservations {
             slots.granted.push(slot);
             let mut granted = self.granted.lock();
             granted.truncate(REMEMBERED - 1);
-            granted.push_front((id, slot.start, start));
+            granted.push_front(Granted { group: id, start: slot.start, at: start, known_since });
         }
         // More were wanted than one call takes.
         if slots.granted.len() == BATCH && wanted.len() > BATCH {
@@ -73,14 +84,24 @@ impl Reservations {
         Ok(slots)
     }
 
+    /// `false` for a slot that is not remembered, too.
+    pub(crate) async fn has_kept(&self, group: LimitGroupId, start: Timestamp) -> QueueResult<bool> {
+        let known = self.granted.lock().iter().find(|of| (of.group, of.start) == (group, start)).copied();
+        let Some(Granted { known_since, .. }) = known else { return Ok(false) };
+        let job = group_job(group);
+        let mut call = self.client.new_call(Shard::of(job), Operation::GroupSince);
+        call.destination(job);
+        Ok(self.client.call(call).await?.values.next_int() == Some(known_since))
+    }
+
     /// Does nothing for a slot that another process was granted.
     pub(crate) async fn give_back(&self, group: LimitGroupId, cost: u32, start: Timestamp) -> QueueResult<()> {
         let known = {
             let mut granted = self.granted.lock();
-            let at = granted.iter().position(|&(of, at, _)| (of, at) == (group, start));
+            let at = granted.iter().position(|of| (of.group, of.start) == (group, start));
             at.and_then(|at| granted.remove(at))
         };
-        let Some((_, _, start)) = known else { return Ok(()) };
+        let Some(Granted { at: start, .. }) = known else { return Ok(()) };
         let job = group_job(group);
         let mut call = self.client.new_call(Shard::of(job), Operation::GiveBack);
         call.destination(job).arg(cost).arg(start);

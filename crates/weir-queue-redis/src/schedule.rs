@@ -217,6 +217,10 @@ impl Schedule for RedisQueue {
         self.reservations.take(group, wanted).await
     }
 
+    async fn has_kept(&self, group: LimitGroupId, start: Timestamp) -> QueueResult<bool> {
+        self.reservations.has_kept(group, start).await
+    }
+
     async fn give_back_reserved(&self, group: LimitGroupId, cost: u32, start: Timestamp) -> QueueResult<()> {
         self.reservations.give_back(group, cost, start).await
     }

@@ -476,6 +476,9 @@ pub trait ReserveSlots: Send + Sync + 'static {
         wait: Duration,
     ) -> Result<ReserveAnswer, ReserveError>;
 
+    /// Whether the caller may be told of its slot, whose row is durable now: [`Schedule::has_kept`].
+    async fn has_kept(&self, group: LimitGroupId, start: Timestamp) -> QueueResult<bool>;
+
     /// Gives a slot back whose caller will not use it.
     async fn give_back(&self, group: LimitGroupId, cost: u32, start: Timestamp) -> QueueResult<()>;
 }
@@ -575,6 +578,12 @@ pub trait Schedule {
     /// taken, which only delays.
     async fn give_back_reserved(&self, _group: LimitGroupId, _cost: u32, _start: Timestamp) -> QueueResult<()> {
         Ok(())
+    }
+
+    /// Whether the queue still has the data in which it granted this slot. A queue that has lost them may not have counted
+    /// the slot since then, unless the store had its row before. A queue inside one process loses nothing while it runs.
+    async fn has_kept(&self, _group: LimitGroupId, _start: Timestamp) -> QueueResult<bool> {
+        Ok(true)
     }
 
     /// Waits for declined deliveries. Their claims must be released.

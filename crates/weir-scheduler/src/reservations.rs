@@ -101,6 +101,10 @@ impl ReserveSlots for ReservationDesk {
         (&mut waiting.answer).await.unwrap_or(Ok(ReserveAnswer::TooMany))
     }
 
+    async fn has_kept(&self, group: LimitGroupId, start: Timestamp) -> QueueResult<bool> {
+        self.0.queue.has_kept(group, start).await
+    }
+
     async fn give_back(&self, group: LimitGroupId, cost: u32, start: Timestamp) -> QueueResult<()> {
         self.0.give_back(group, cost, start).await
     }

@@ -60,7 +60,7 @@ impl Reservations for PostgresStore {
 
     async fn reservation(&self, id: ReservationId) -> StoreResult<Option<Reservation>> {
         let query = sqlx::query(BY_ID).bind(uuid(id.as_bytes()));
-        Ok(self.read(query, |row| rows::reservation(row)).await?.pop())
+        Ok(self.read(query, rows::reservation).await?.pop())
     }
 
     async fn cancel_reservation(
@@ -94,7 +94,7 @@ impl Reservations for PostgresStore {
             .bind(end.as_nanos())
             .bind(uuid(&id))
             .bind(i64::from(page.limit) + 1);
-        Ok(Page::of(self.read(query, |row| rows::reservation(row)).await?, page, |one| *one.id.as_bytes()))
+        Ok(Page::of(self.read(query, rows::reservation).await?, page, |one| *one.id.as_bytes()))
     }
 
     async fn reserved_after(
@@ -110,7 +110,7 @@ impl Reservations for PostgresStore {
             .bind(uuid(id.as_bytes()))
             .bind(to.as_nanos())
             .bind(i64::from(limit));
-        self.read(query, |row| rows::reservation(row)).await
+        self.read(query, rows::reservation).await
     }
 
     async fn has_reserved(&self, group: LimitGroupId, since: Timestamp) -> StoreResult<bool> {
@@ -156,7 +156,7 @@ async fn cancel(
 ) -> Result<Cancelled, sqlx::Error> {
     let mut transaction = connection.begin().await?;
     let found = sqlx::query(LOCK).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
-    let found = found.as_ref().map(|row| rows::reservation(row)).transpose()?;
+    let found = found.as_ref().map(rows::reservation).transpose()?;
     let cancelled = Cancelled::decide(found, group, now);
     if let Cancelled::Now(_) = cancelled {
         sqlx::query(CANCEL).bind(uuid(id.as_bytes())).bind(now.as_nanos()).execute(&mut *transaction).await?;

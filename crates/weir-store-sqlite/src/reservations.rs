@@ -74,7 +74,7 @@ impl Reservations for SqliteStore {
     }
 
     async fn reservation(&self, id: ReservationId) -> StoreResult<Option<Reservation>> {
-        Ok(fetch(&self.readers, BY_ID, Values::id(id.as_bytes()), |row| rows::reservation(row)).await?.pop())
+        Ok(fetch(&self.readers, BY_ID, Values::id(id.as_bytes()), rows::reservation).await?.pop())
     }
 
     async fn cancel_reservation(
@@ -114,7 +114,7 @@ impl Reservations for SqliteStore {
         let (end, id) = reservations_below(to, last.as_ref());
         let mut values = Values::id(group.as_bytes());
         values.int(from.as_nanos()).int(end.as_nanos()).blob(&id).int(i64::from(page.limit) + 1);
-        let found = fetch(&self.readers, LIST, values, |row| rows::reservation(row)).await?;
+        let found = fetch(&self.readers, LIST, values, rows::reservation).await?;
         Ok(Page::of(found, page, |one| *one.id.as_bytes()))
     }
 
@@ -127,7 +127,7 @@ impl Reservations for SqliteStore {
     ) -> StoreResult<Vec<Reservation>> {
         let mut values = Values::id(group.as_bytes());
         values.int(end.as_nanos()).blob(id.as_bytes()).int(to.as_nanos()).int(limit.into());
-        Ok(fetch(&self.readers, AFTER, values, |row| rows::reservation(row)).await?)
+        Ok(fetch(&self.readers, AFTER, values, rows::reservation).await?)
     }
 
     async fn has_reserved(&self, group: LimitGroupId, since: Timestamp) -> StoreResult<bool> {

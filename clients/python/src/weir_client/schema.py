@@ -617,6 +617,27 @@ class Latency(TypedDict):
     p99: float | None
 
 
+class LimitGroupHistoryBucket(TypedDict):
+    """
+    One bucket of a limit group's history.
+    """
+
+    arrivals: int
+    """New deliveries."""
+
+    at: str
+    """The beginning of the bucket."""
+
+    delivered: int
+    """Attempts that succeeded."""
+
+    failed: int
+    """Attempts that did not succeed, including those of unknown outcome and those that could not connect."""
+
+    sends: int
+    """Sends that started."""
+
+
 LimitGroupId: TypeAlias = str
 
 
@@ -814,6 +835,9 @@ class Problem(TypedDict):
     errors: NotRequired[list[FieldError]]
     """Every validation error of the request."""
 
+    next_at: NotRequired[str]
+    """When a slot of the limit group is expected, of a reservation that did not get one in time."""
+
     reason: NotRequired[str]
     """
     Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
@@ -908,6 +932,18 @@ RecentMinutes = TypedDict(
 )
 
 
+class RecentReservations(TypedDict):
+    """
+    How many slots callers outside Weir take of a group.
+    """
+
+    last_minute: int
+    """The slots that have ended in the last minute, without those given back."""
+
+    per_s: float
+    """The same per second."""
+
+
 RefusalCause: TypeAlias = Literal['jitter', 'spacing', 'lower_limit']
 
 
@@ -953,6 +989,76 @@ ReplayState: TypeAlias = Literal['running', 'completed', 'cancelled']
 
 
 ReplayableState: TypeAlias = Literal['failed', 'dead', 'cancelled', 'delivered']
+
+
+class Reservation(TypedDict):
+    """
+    A slot of a limit group that a caller outside Weir has reserved.
+    """
+
+    cancelled_at: str | None
+    """When it was given back; null: it was not."""
+
+    cost: int
+    created_at: str
+    ends_at: str
+    id: str
+    limit_group: str
+    starts_at: str
+    state: str
+    """`coming`: it has not ended. `over`: it has, and counts as a call. `given_back`: it does not count."""
+
+
+ReservationId: TypeAlias = str
+
+
+class ReservationRequest(TypedDict):
+    """
+    What slot is wanted. All fields have defaults, so the body may be empty.
+    """
+
+    cost: NotRequired[int | None]
+    """How much of each limit with the unit `cost` the call takes."""
+
+    wait_ms: NotRequired[int | None]
+    """How long the request may wait for its turn, in milliseconds."""
+
+    width_ms: NotRequired[int | None]
+    """
+    How long the slot is at least, in milliseconds: the time within which the call must start. A group whose limits are
+    even gives fewer slots the wider they are.
+    """
+
+
+class ReservedSlot(TypedDict):
+    """
+    A slot that was reserved just now. Start your call in `starts_at..ends_at`.
+    """
+
+    cost: int
+    """How much the slot takes of each limit with the unit `cost`."""
+
+    ends_at: str
+    """From here on the call must not start."""
+
+    ends_in_ms: int
+    """From the answer until `ends_at`, rounded down; 0 if it has passed."""
+
+    id: str
+    limit_group: str
+    """The group that the slot was taken from."""
+
+    starts_at: str
+    """The first instant at which the call may start."""
+
+    starts_in_ms: int
+    """From the answer until `starts_at`, rounded up; 0 if it has passed. For callers whose clock may differ."""
+
+    took_ms: int
+    """
+    How long the server took for the answer, rounded down. What the caller measured beyond that is the way of the request
+    and the answer, so a caller can bound how old the answer is.
+    """
 
 
 class Retry(TypedDict):
@@ -1496,6 +1602,9 @@ class BatchProblem(TypedDict):
     errors: NotRequired[list[FieldError]]
     """Every validation error of the request."""
 
+    next_at: NotRequired[str]
+    """When a slot of the limit group is expected, of a reservation that did not get one in time."""
+
     reason: NotRequired[str]
     """
     Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
@@ -1843,6 +1952,16 @@ class ListDelivery(TypedDict):
     """
 
     data: list[Delivery]
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class ListReservation(TypedDict):
+    """
+    One page of a list.
+    """
+
+    data: list[Reservation]
     next_cursor: str | None
     """The `cursor` of the next page; null on the last page."""
 
@@ -2628,24 +2747,16 @@ class LimitChange(TypedDict):
     rate_limits: list[RateLimit]
 
 
-class LimitGroup(TypedDict):
-    """
-    A budget that several destinations share, because the receiver counts them as one account.
-    """
-
-    created_at: str
-    id: str
-    max_in_flight: int | None
-    """The maximum number of sends of all members that are started and not yet settled; null: only theirs."""
-
-    name: str
-    rate_limits: list[RateLimit]
-    """Of the sends of all members together; empty: unlimited."""
-
-    tenant: str | None
-    """Null: its members may be of any tenant."""
-
-    updated_at: str
+LimitGroupHistory = TypedDict(
+    'LimitGroupHistory',
+    {
+        'data': list[LimitGroupHistoryBucket],
+        'from': str,
+        'limit_changes': list[LimitChange],
+        'step': str,
+        'to': str,
+    },
+)
 
 
 class LimitGroupPatch(TypedDict):
@@ -2698,41 +2809,6 @@ class LimitGroupRequest(TypedDict):
     tenant: NotRequired[Tenant | None]
 
 
-class LimitGroupRow(LimitGroup):
-    """
-    A limit group with its figures.
-    """
-
-    achieved_per_s: float
-    """The sends of the last 10 to 20 seconds, per second."""
-
-    arrivals_per_s: float
-    """The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began."""
-
-    backlog: int
-    """Pending and retrying deliveries of all members."""
-
-    binding: Binding | None
-    configured_per_s: float | None
-    """The rate that the limits and their margins allow; null if unlimited."""
-
-    delivering: int
-    drain_eta_s: float | None
-    """The estimated time until nothing waits at any member; null if that never happens or is unknown."""
-
-    drains: bool | None
-    """Whether all backlogs get empty at the rate of arrivals; null if unknown."""
-
-    members: int
-    """How many destinations are in it."""
-
-    oldest_age_s: float | None
-    """The age of the oldest waiting delivery; null if there is none."""
-
-    utilisation: float | None
-    """The share of the rate that is used, 0 to 1; null if unlimited."""
-
-
 class LimitsOverrideRequest(TypedDict):
     """
     Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`.
@@ -2742,23 +2818,13 @@ class LimitsOverrideRequest(TypedDict):
     """For how many seconds: at most 30 days."""
 
     max_in_flight: NotRequired[int | None]
-    """In place of that of the destination."""
+    """In place of that of the destination or group."""
 
     rate_limits: NotRequired[list[RateLimitRequest] | None]
-    """In place of the limits of the destination; `[]`: none. Its `min_interval_ms` stays."""
+    """In place of the limits of the destination or group; `[]`: none. A `min_interval_ms` stays."""
 
     reason: ReasonText
     until: NotRequired[Time | None]
-
-
-class ListLimitGroupRow(TypedDict):
-    """
-    One page of a list.
-    """
-
-    data: list[LimitGroupRow]
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
 
 
 class ListReplay(TypedDict):
@@ -2958,14 +3024,61 @@ History = TypedDict(
 )
 
 
-class LimitGroupOverview(LimitGroupRow):
+class LimitGroup(TypedDict):
     """
-    A limit group with its members.
+    A budget that several destinations share, because the receiver counts them as one account.
     """
 
-    as_of: str
-    data: list[LimitGroupMember]
-    """The members that the key sees, the largest backlog first."""
+    created_at: str
+    hold: Hold | None
+    id: str
+    max_in_flight: int | None
+    """The maximum number of sends of all members that are started and not yet settled; null: only theirs."""
+
+    name: str
+    override: Override | None
+    rate_limits: list[RateLimit]
+    """Of the sends of all members together; empty: unlimited."""
+
+    tenant: str | None
+    """Null: its members may be of any tenant."""
+
+    updated_at: str
+
+
+class LimitGroupRow(LimitGroup):
+    """
+    A limit group with its figures.
+    """
+
+    achieved_per_s: float
+    """The sends of the last 10 to 20 seconds, per second."""
+
+    arrivals_per_s: float
+    """The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began."""
+
+    backlog: int
+    """Pending and retrying deliveries of all members."""
+
+    binding: Binding | None
+    configured_per_s: float | None
+    """The rate that the limits and their margins allow; null if unlimited."""
+
+    delivering: int
+    drain_eta_s: float | None
+    """The estimated time until nothing waits at any member; null if that never happens or is unknown."""
+
+    drains: bool | None
+    """Whether all backlogs get empty at the rate of arrivals; null if unknown."""
+
+    members: int
+    """How many destinations are in it."""
+
+    oldest_age_s: float | None
+    """The age of the oldest waiting delivery; null if there is none."""
+
+    utilisation: float | None
+    """The share of the rate that is used, 0 to 1; null if unlimited."""
 
 
 class ListDestination(TypedDict):
@@ -2978,9 +3091,27 @@ class ListDestination(TypedDict):
     """The `cursor` of the next page; null on the last page."""
 
 
+class ListLimitGroupRow(TypedDict):
+    """
+    One page of a list.
+    """
+
+    data: list[LimitGroupRow]
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
 class OverriddenDestination(Destination):
     """
     A destination whose limits are overridden.
+    """
+
+    replaced: Override | None
+
+
+class OverriddenLimitGroup(LimitGroup):
+    """
+    A limit group whose limits are overridden.
     """
 
     replaced: Override | None
@@ -3092,6 +3223,27 @@ class DestinationOverview(OverviewRow):
 
     last_failure: LastFailure | None
     waits_for: WaitsFor | None
+
+
+class HeldLimitGroup(LimitGroup):
+    """
+    A limit group that is held.
+    """
+
+    replaced: Hold | None
+
+
+class LimitGroupOverview(LimitGroupRow):
+    """
+    A limit group with its members.
+    """
+
+    as_of: str
+    data: list[LimitGroupMember]
+    """The members that the key sees, the largest backlog first."""
+
+    reservations: RecentReservations
+    """What callers outside Weir take beside the members."""
 
 
 class Overview(TypedDict):

@@ -142,6 +142,17 @@ async fn a_slot_whose_caller_goes_away_before_it_learns_of_it_is_given_back() {
 }
 
 #[tokio::test]
+async fn a_slot_that_the_queue_has_lost_before_its_row_was_stored_is_not_told() {
+    let server = Server::start().await;
+    let path = server.reserving(10).await;
+    server.reserver.lose();
+    server.grant(ms(90));
+    server.post(&path, json!({})).await.expect(StatusCode::SERVICE_UNAVAILABLE);
+    let shown = server.get(&path).await.expect(StatusCode::OK);
+    assert_eq!(shown["data"][0]["state"], "given_back");
+}
+
+#[tokio::test]
 async fn a_request_that_waits_leaves_its_place_among_the_requests() {
     let server = Server::start().await;
     let path = server.reserving(10).await;

@@ -766,7 +766,7 @@ fn wide_slots_cost_a_limit_only_the_time_by_which_they_are_wider() {
         let mut limiter = Limiter::new(&limits(&[(limit, period, 1)]));
         let count = limit * 10;
         let take = |slot: u32| {
-            let width = Duration::from_millis(if slot % 4 == 0 { 250 } else { 0 });
+            let width = Duration::from_millis(if slot.is_multiple_of(4) { 250 } else { 0 });
             limiter.take_wide(1, limiter.next_start(at(0)), width).start
         };
         let last = (0..=count).map(take).last().unwrap();

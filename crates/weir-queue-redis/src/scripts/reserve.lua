@@ -6,7 +6,7 @@
 --         that is wanted: its cost, its width
 -- Answer  the generation, the shard's earliest due time or nil; 0, or 1 when cursors or terms of the group are not known, 2 when the cost of
 --         the first that was not granted is above a limit; when to ask again, or 0; when the slot of the first that was not
---         granted is expected, or 0; for each granted slot its start and end
+--         granted is expected, or 0; when the group's data began; for each granted slot its start and end
 
 local before = earliest()
 local read, needed = read_group(), number()
@@ -73,4 +73,4 @@ else
 end
 save_groups()
 announce(before)
-return { generation, earliest() or false, status, next_time, expected, unpack(slots) }
+return { generation, earliest() or false, status, next_time, expected, group.known_since, unpack(slots) }

@@ -8,7 +8,7 @@ use weir_core::{
 };
 use weir_queue::{
     GroupRun, JobLease, LeftShard, Permit, Permits as _, Publication, Published, Schedule, SlotAnswer, SlotRequest,
-    Terms, TermsChange,
+    Terms, TermsChange, WantedSlot,
 };
 use weir_queue_redis::RedisQueue;
 
@@ -338,4 +338,20 @@ async fn a_member_of_an_unknown_group_gets_no_slot() {
     let moved = member_of(&group, DEFAULT_WEIGHT, 5);
     queue.edited(&[TermsChange { destination_id: destination(1), terms: moved }]).await.unwrap();
     assert_eq!(queue.take_slot(SlotRequest::new(permit.id)).await.unwrap(), SlotAnswer::Withdrawn);
+}
+
+#[tokio::test]
+async fn a_slot_that_was_reserved_before_a_loss_is_not_kept() {
+    let server = Server::start().await;
+    let queue = open(server.config()).await;
+    let group = group_of(1, per_second(10), None);
+    let read = GroupRun { terms: group.clone(), recovered: Some(Limiter::new(&group.rate_limits)) };
+    let wanted = [WantedSlot { cost: 1, width: Duration::from_millis(100) }];
+    let start = queue.reserve_slots(&read, &wanted).await.unwrap().granted[0].start;
+    assert!(queue.has_kept(group.id, start).await.unwrap());
+    server.command(&["FLUSHALL"]).await;
+    assert!(!queue.has_kept(group.id, start).await.unwrap());
+    // Others have recovered the group meanwhile.
+    queue.reserve_slots(&read, &wanted).await.unwrap();
+    assert!(!queue.has_kept(group.id, start).await.unwrap());
 }

@@ -17,7 +17,7 @@ use weir_core::{
     reservation::{DEFAULT_WIDTH, Reservation},
     shed::Reason,
 };
-use weir_queue::{ReserveAnswer, WantedSlot};
+use weir_queue::{QueueError, ReserveAnswer, ReserveError, WantedSlot};
 use weir_store::Cancelled;
 
 use super::find;
@@ -244,6 +244,13 @@ async fn reserve(
     if let Err(error) = api.store.add_reservations(std::slice::from_ref(&granted.reservation)).await {
         granted.take_back().await;
         return Err(error.into());
+    }
+    // A queue that has lost its data meanwhile may have recovered them before the row was there.
+    if !api.reserver.has_kept(group.id, slot.start).await.map_err(ReserveError::from)? {
+        granted.take_back().await;
+        return Err(
+            ReserveError::from(QueueError::Refused("it has lost its data, and the slot with them".to_owned())).into()
+        );
     }
     granted.is_known = true;
     Ok((StatusCode::CREATED, Json(reserved(&granted.reservation, began, api.clock.now()))))

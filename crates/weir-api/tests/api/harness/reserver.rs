@@ -21,6 +21,7 @@ pub(crate) struct ScriptedReserver {
     wanted: Mutex<Vec<(WantedSlot, Duration)>>,
     given_back: Mutex<Vec<(u32, Timestamp)>>,
     waits: AtomicBool,
+    has_lost: AtomicBool,
     called: Notify,
 }
 
@@ -32,6 +33,11 @@ impl ScriptedReserver {
     /// From now on, requests without a script wait for ever.
     pub(crate) fn wait(&self) {
         self.waits.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on, the queue has lost each slot by the time that its row is stored.
+    pub(crate) fn lose(&self) {
+        self.has_lost.store(true, Ordering::Relaxed);
     }
 
     /// The calls since the last one of this function.
@@ -65,6 +71,10 @@ impl ReserveSlots for ScriptedReserver {
             None if self.waits.load(Ordering::Relaxed) => std::future::pending().await,
             None => Err(QueueError::NotSent("away".to_owned()).into()),
         }
+    }
+
+    async fn has_kept(&self, _: LimitGroupId, _: Timestamp) -> QueueResult<bool> {
+        Ok(!self.has_lost.load(Ordering::Relaxed))
     }
 
     async fn give_back(&self, _: LimitGroupId, cost: u32, start: Timestamp) -> QueueResult<()> {
