@@ -118,7 +118,7 @@ async fn a_repeated_creation_of_a_limit_group_gets_the_first_answer() {
     let created = first.expect(StatusCode::CREATED);
     assert_replayed(&first, &server.keyed(ROOT, "a key", path, &body).await);
     assert_eq!(server.keyed(ROOT, "a key", path, &json!({"name": "other"})).await.pointers(), ["/idempotency-key"]);
-    server.keyed(OTHER, "a key", path, &body).await.problem(409);
+    server.keyed(OTHER, "another key", path, &body).await.problem(409);
     assert_eq!(server.listed(path).await, 1);
     assert_eq!(first.header("location"), format!("{path}/{}", created["id"].as_str().unwrap()));
 }

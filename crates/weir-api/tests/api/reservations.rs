@@ -130,11 +130,13 @@ async fn a_slot_whose_caller_goes_away_before_it_learns_of_it_is_given_back() {
     let server = Server::start().await;
     let path = server.reserving(10).await;
     let start = server.grant(ms(90));
+    server.reserver.hesitate();
     tokio::select! {
-        biased;
-        () = server.reserver.called() => {}
-        reply = server.post(&path, json!({})) => panic!("it has not been committed yet: {reply:?}"),
+        () = server.reserver.asked() => {}
+        reply = server.post(&path, json!({})) => panic!("the queue has not confirmed it yet: {reply:?}"),
     }
+    // It was called for the slot, and then gets it back.
+    server.reserver.called().await;
     server.reserver.called().await;
     assert_eq!(server.reserver.given_back(), [(1, start)]);
     let shown = server.get(&path).await.expect(StatusCode::OK);
@@ -147,7 +149,7 @@ async fn a_slot_that_the_queue_has_lost_before_its_row_was_stored_is_not_told() 
     let path = server.reserving(10).await;
     server.reserver.lose();
     server.grant(ms(90));
-    server.post(&path, json!({})).await.expect(StatusCode::SERVICE_UNAVAILABLE);
+    server.post(&path, json!({})).await.problem(503);
     let shown = server.get(&path).await.expect(StatusCode::OK);
     assert_eq!(shown["data"][0]["state"], "given_back");
 }

@@ -40,6 +40,8 @@ use crate::{
     cli::{
         ApiCommand,
         api::{CallFlags, Consent, PageFlags},
+        destinations::Lasts,
+        time::Span,
     },
     clock::SystemClock,
     exit::{Exit, Misuse},
@@ -188,6 +190,12 @@ fn fields(flags: &impl serde::Serialize) -> anyhow::Result<client::Fields> {
     let serde_json::Value::Object(mut fields) = value else { anyhow::bail!("the flags are no JSON object") };
     fields.retain(|_, value| !value.is_null());
     Ok(fields)
+}
+
+/// The end and the reason of an override or a hold.
+fn lasting(Lasts { for_span, until, reason }: &Lasts) -> anyhow::Result<client::Fields> {
+    let for_s = for_span.as_ref().map(|Span(span)| span.as_secs());
+    fields(&serde_json::json!({"for_s": for_s, "until": until, "reason": reason}))
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub(crate) struct ScriptedReserver {
     given_back: Mutex<Vec<(u32, Timestamp)>>,
     waits: AtomicBool,
     has_lost: AtomicBool,
+    hesitates: AtomicBool,
+    asked: Notify,
     called: Notify,
 }
 
@@ -38,6 +40,16 @@ impl ScriptedReserver {
     /// From now on, the queue has lost each slot by the time that its row is stored.
     pub(crate) fn lose(&self) {
         self.has_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on, the queue does not answer whether it has kept a slot.
+    pub(crate) fn hesitate(&self) {
+        self.hesitates.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until the queue is asked whether it has kept a slot.
+    pub(crate) async fn asked(&self) {
+        self.asked.notified().await;
     }
 
     /// The calls since the last one of this function.
@@ -74,6 +86,10 @@ impl ReserveSlots for ScriptedReserver {
     }
 
     async fn has_kept(&self, _: LimitGroupId, _: Timestamp) -> QueueResult<bool> {
+        self.asked.notify_one();
+        if self.hesitates.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         Ok(!self.has_lost.load(Ordering::Relaxed))
     }
 

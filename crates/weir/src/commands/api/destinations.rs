@@ -11,17 +11,14 @@ use weir_api_types::{
 use super::{
     Call,
     client::{Answer, Fields, Request},
-    confirm, fields,
+    confirm, fields, lasting,
     limit_groups::group_id,
     read_file,
     records::{InWords as _, for_a_while, waits},
     settings,
 };
 use crate::{
-    cli::{
-        destinations::{AdaptiveFlags, Changes, DestinationCommand as Command, Lasts, TlsFiles},
-        time::Span,
-    },
+    cli::destinations::{AdaptiveFlags, Changes, DestinationCommand as Command, TlsFiles},
     commands::output::{
         self,
         table::{Cell, Column, Table},
@@ -316,12 +313,6 @@ async fn release(call: &Call, named: &[String]) -> anyhow::Result<()> {
         call.print(&released, |destination: Destination| format!("Released {}.", destination.label()))?;
     }
     Ok(())
-}
-
-/// The end and the reason of an override or a hold.
-pub(super) fn lasting(Lasts { for_span, until, reason }: &Lasts) -> anyhow::Result<Fields> {
-    let for_s = for_span.as_ref().map(|Span(span)| span.as_secs());
-    fields(&serde_json::json!({"for_s": for_s, "until": until, "reason": reason}))
 }
 
 /// What was begun or ended, and what it replaces. A hold is read as an override without limits.

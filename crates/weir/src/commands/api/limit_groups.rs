@@ -9,9 +9,7 @@ use weir_api_types::{
 use super::{
     Call,
     client::{Answer, Client, Fields, Request},
-    confirm,
-    destinations::lasting,
-    fields,
+    confirm, fields, lasting,
     records::{for_a_while, limits_of},
     settings,
 };
