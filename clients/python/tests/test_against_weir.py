@@ -299,6 +299,14 @@ class AgainstWeir(unittest.TestCase):
         preview = groups.preview(made["id"], rate_limits=[{"limit": 20, "period": "second"}])
         self.assertGreater(preview["effective_per_s"] or 0, preview["now"]["effective_per_s"] or 0)
         self.assertEqual(groups.audit(made["id"])["sends"], 0)
+        self.assertEqual(groups.history(made["id"], step="1m")["step"], "1m")
+        begun = groups.override(made["id"], max_in_flight=9, for_s=600, reason="launch day")
+        override = begun["override"]
+        assert override is not None
+        self.assertEqual(override["reason"], "launch day")
+        self.assertIsNone(groups.end_override(made["id"])["override"])
+        self.assertIsNotNone(groups.hold(made["id"], for_s=600, reason="their maintenance")["hold"])
+        self.assertIsNone(groups.end_hold(made["id"])["hold"])
         reserved = groups.reserve(made["id"], wait_ms=5_000)
         groups.reserve_by_name("default", name, wait_ms=5_000)
         with self.weir.limit(name).slot(width_ms=2_500):

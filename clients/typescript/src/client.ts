@@ -41,6 +41,7 @@ import type {
   HoldRequest,
   LimitGroup,
   LimitGroupChanges,
+  LimitGroupHistory,
   LimitGroupOverview,
   LimitGroupPreviewRequest,
   LimitGroupReplacement,
@@ -592,8 +593,8 @@ class LimitGroups extends Resource {
 
   /** The same by the name of the group, for keys that may not list groups. */
   reserveByName(tenant: string, name: string, wanted: ReservationRequest = {}): Promise<ReservedSlot> {
-    const route = "/v1/limit-groups/by-name/{tenant}/{name}/reservations";
-    return this.call("POST", route, { tenant, name }, { body: wanted, retries: 0 });
+    const request = { body: wanted, retries: 0 };
+    return this.call("POST", "/v1/limit-groups/by-name/{tenant}/{name}/reservations", { tenant, name }, request);
   }
 
   /** The slots that callers outside Weir have reserved, those that end last first. */
@@ -640,6 +641,11 @@ class LimitGroups extends Resource {
   /** The audit of the recorded send starts of all members; by default of the last day. */
   audit(id: string, range: Range = {}): Promise<Audit> {
     return this.call("GET", "/v1/limit-groups/{id}/audit", { id }, { query: range });
+  }
+
+  /** What all members together got and sent in each bucket of a range; by default the last 15 minutes. */
+  history(id: string, query: HistoryQuery = {}): Promise<LimitGroupHistory> {
+    return this.call("GET", "/v1/limit-groups/{id}/history", { id }, { query });
   }
 }
 

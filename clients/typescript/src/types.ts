@@ -35,6 +35,7 @@ export type EventTypeFilter = Filter<"list_event_types">;
 export type LimitGroup = Schemas["LimitGroup"];
 export type LimitGroupRow = Schemas["LimitGroupRow"];
 export type LimitGroupMember = Schemas["LimitGroupMember"];
+export type LimitGroupHistory = Schemas["LimitGroupHistory"];
 export type LimitGroupOverview = Schemas["LimitGroupOverview"];
 export type NewLimitGroup = Schemas["LimitGroupRequest"];
 /** What an edit may set. Null restores the default of a field. */

@@ -141,6 +141,12 @@ test("a limit group and its members", async () => {
   assert.ok(preview.effective_per_s > preview.now.effective_per_s);
   assert.equal((await weir.limitGroups.edit(group.id, { max_in_flight: 5 }, { ifMatch: version })).max_in_flight, 5);
   assert.equal((await weir.limitGroups.audit(group.id)).sends, 0);
+  assert.equal((await weir.limitGroups.history(group.id, { step: "1m" })).step, "1m");
+  const begun = await weir.limitGroups.override(group.id, { max_in_flight: 9, for_s: 600, reason: "launch day" });
+  assert.equal(begun.override.reason, "launch day");
+  assert.equal((await weir.limitGroups.endOverride(group.id)).override, null);
+  assert.ok((await weir.limitGroups.hold(group.id, { for_s: 600, reason: "their maintenance" })).hold);
+  assert.equal((await weir.limitGroups.endHold(group.id)).hold, null);
   const reserved = await weir.limitGroups.reserve(group.id, { wait_ms: 5_000 });
   await weir.limitGroups.reserveByName("default", name, { wait_ms: 5_000 });
   assert.equal(await weir.limit(name).slot(() => 7, { widthMs: 2_500 }), 7);

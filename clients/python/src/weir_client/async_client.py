@@ -37,6 +37,7 @@ from .types import (
     HeldLimitGroup,
     LimitGroup,
     LimitGroupChanges,
+    LimitGroupHistory,
     LimitGroupOverview,
     LimitGroupReplacement,
     LimitGroupRow,
@@ -825,8 +826,10 @@ class LimitGroups(_Resource):
     ) -> ReservedSlot:
         """The same by the name of the group, for keys that may not list groups."""
         body = given({"cost": cost, "wait_ms": wait_ms, "width_ms": width_ms})
-        route, parts = "/v1/limit-groups/by-name/{tenant}/{name}/reservations", {"tenant": tenant, "name": name}
-        answer = await self._transport.send("POST", route, parts, body=body, retries=0)
+        parts = {"tenant": tenant, "name": name}
+        answer = await self._transport.send(
+            "POST", "/v1/limit-groups/by-name/{tenant}/{name}/reservations", parts, body=body, retries=0
+        )
         return cast(ReservedSlot, answer.json())
 
     def reservations(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> AsyncPages[Reservation]:
@@ -852,6 +855,20 @@ class LimitGroups(_Resource):
         """The audit of the recorded send starts of all members; by default of the last day."""
         query = {"from": time_text(from_), "to": time_text(to)}
         return cast(Audit, await self._call("GET", "/v1/limit-groups/{id}/audit", {"id": id}, query=query))
+
+    async def history(
+        self,
+        id: str,
+        *,
+        from_: Time | None = None,
+        to: Time | None = None,
+        step: Literal["10s", "1m", "1h"] | None = None,
+    ) -> LimitGroupHistory:
+        """What all members together got and sent in each bucket of a range; by default the last 15 minutes."""
+        query = {"from": time_text(from_), "to": time_text(to), "step": step}
+        return cast(
+            LimitGroupHistory, await self._call("GET", "/v1/limit-groups/{id}/history", {"id": id}, query=query)
+        )
 
 
 class ActivityLog(_Resource):

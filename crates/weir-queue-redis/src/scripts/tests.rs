@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use weir_core::{RateLimits, Slot, budget, limit::Shape};
+use weir_core::{RateLimits, Slot, budget, limit::Shape, limiter::GRANT_AHEAD};
 
 use super::*;
 use crate::codec::from_micros;
@@ -18,6 +18,11 @@ while more() do
   if step == 'take' then
     local at, cost = number(), number()
     slots[#slots + 1], slots[#slots + 2] = take_slot_in(budgets, next_start_in(budgets, at, cost), 0, cost)
+  elseif step == 'wide' then
+    -- No slot is granted further ahead.
+    local at, width = math.max(number(), (slots[#slots - 1] or 0) - GRANT_AHEAD), number()
+    local start = next_start(budgets[of], at, 1)
+    slots[#slots + 1], slots[#slots + 2] = start, take_slot(budgets[of], start, 0, 1, width)
   elseif step == 'wait' then
     local at, cost = number(), number()
     wait_for_room_in(budgets, cost, at, at, at)
@@ -43,6 +48,8 @@ return slots
 enum Step {
     /// At this time, with this cost.
     Take(Timestamp, u32),
+    /// At this time, so wide at least, for a caller outside Weir.
+    Wide(Timestamp, Duration),
     /// A send of this cost is told when its slot begins. Beside the slots it gives when one after a few others begins.
     Wait(Timestamp, u32),
     /// The slot that was granted last was not used, by a send of this cost.
@@ -61,6 +68,11 @@ fn in_rust(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
         let mut all: Vec<_> = budgets.iter_mut().collect();
         match step {
             Step::Take(at, cost) => slots.extend(budget::take(&mut all, *cost, *at, Timestamp::MAX)),
+            Step::Wide(at, width) => {
+                let at = slots.last().map_or(*at, |last: &Slot| (*at).max(last.start - GRANT_AHEAD));
+                let start = budgets[of].next_start_of(1, at);
+                slots.push(budgets[of].take_wide(1, start, *width));
+            }
             Step::Wait(at, cost) => {
                 budget::wait(&mut all, *cost, *at, *at, *at);
                 let start = budgets[of].start_after(cost % 7, *at);
@@ -98,6 +110,7 @@ fn in_lua(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
     for (of, step) in (0..first.len()).cycle().zip(steps) {
         match step {
             Step::Take(at, cost) => call.arg("take").not_before(*at).arg(*cost),
+            Step::Wide(at, width) => call.arg("wide").not_before(*at).arg(micros(*width)),
             Step::Wait(at, cost) => call.arg("wait").not_before(*at).arg(*cost),
             Step::GiveBack(cost) => call.arg("give_back").not_before(late()).arg(*cost),
             Step::Hold(until) => call.arg("hold").not_before(*until),
@@ -418,6 +431,41 @@ proptest! {
         // The worst case: the first send is at the end of its slot, the last at the start.
         for (first, last) in slots.iter().zip(slots.iter().skip(bound as usize)) {
             prop_assert!(last.start + Duration::from_nanos(1) >= first.end + Duration::from_secs(1), "{first:?} {last:?}");
+        }
+    }
+
+    /// Calls of callers outside Weir start at any end of their slots.
+    #[test]
+    fn slots_of_any_width_keep_every_window(
+        limits in any_limits(),
+        steps in prop::collection::vec((0u64..300_000, 0u64..600_000, 0u8..8), 1..120),
+    ) {
+        let mut now = 0;
+        let mut kinds = Vec::new();
+        let step = |(gap, width, kind): (u64, u64, u8)| {
+            now += gap / 16;
+            kinds.push(kind);
+            Step::Wide(at(now), Duration::from_micros(if kind % 2 == 0 { width } else { 0 }))
+        };
+        let steps: Vec<_> = steps.into_iter().map(step).collect();
+        let slots = in_lua(&[limits.clone()], &steps);
+        let rust = in_rust(&[limits.clone()], &steps);
+        let late = |(slot, kind): (&Slot, &u8)| if kind % 4 < 2 { slot.end - Duration::from_nanos(1) } else { slot.start };
+        let mut sends: Vec<_> = slots.iter().zip(&kinds).map(late).collect();
+        sends.sort_unstable();
+        for limit in limits.as_slice() {
+            for (first, last) in sends.iter().zip(sends.iter().skip(limit.bound() as usize)) {
+                prop_assert!(last.since(*first) >= limit.period.window() + limit.margin(), "{limit:?}: {first:?} {last:?}");
+            }
+        }
+        if let Some(interval) = limits.min_interval() {
+            prop_assert!(sends.windows(2).all(|pair| pair[1].since(pair[0]) >= interval.as_duration()));
+        }
+        // Rounding may move a slot to a later bucket.
+        let bucket = limits.as_slice().iter().map(RateLimit::bucket).max().unwrap_or_default();
+        let apart = (bucket + Duration::from_micros(6)) * steps.len() as u32;
+        for (lua, rust) in slots.iter().zip(&rust) {
+            prop_assert!(lua.start.since(rust.start).max(rust.start.since(lua.start)) <= apart, "{lua:?} {rust:?}");
         }
     }
 

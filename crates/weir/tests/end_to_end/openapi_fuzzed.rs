@@ -34,7 +34,7 @@ const LEFT_OUT: [(&str, &str, &str); 3] = [
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 28] = [
+const BEYOND_A_SCHEMA: [&str; 29] = [
     "must not look like Weir, another actor or an id",
     "is not a destination of this tenant",
     "there is no destination dst_",
@@ -61,6 +61,7 @@ const BEYOND_A_SCHEMA: [&str; 28] = [
     "must be an object, true or false",
     "must be at least a second and at most 30 days",
     "must be 1 with the unit `cost`",
+    "must be 1 with the shape `window`",
     "does not fit the secret: the style",
     // The stateful tests try the id of one resource for another, whatever the pattern says.
     "must be an id of the form dst_",
@@ -95,8 +96,11 @@ async fn the_api_accepts_and_answers_what_its_document_says() {
     fuzzer.args(["--checks", "all", "--workers", "1", "--header", &format!("Authorization: Bearer {KEY}")]);
     // The same cases in each run, all of them, also after a failure.
     fuzzer.args(["--max-examples", RANDOM_CASES, "--seed", "24", "--generation-database", "none"]);
-    for path in LEFT_OUT.map(|(_, path, _)| path).into_iter().chain(["/openapi.json"]) {
-        fuzzer.args(["--exclude-path", path]);
+    fuzzer.args(["--exclude-path", "/openapi.json"]);
+    for (method, path, reason) in LEFT_OUT {
+        let operation = document["paths"][path][method.to_lowercase()]["operationId"].as_str();
+        let operation = operation.unwrap_or_else(|| panic!("{method} {path} is not in the document: {reason}"));
+        fuzzer.args(["--exclude-operation-id", operation]);
     }
     fuzzer.args(["--continue-on-failure", "--no-shrink", "--no-color"]);
     fuzzer.args(["--report", "ndjson", "--output-sanitize", "false", "--report-ndjson-path"]).arg(&report);
