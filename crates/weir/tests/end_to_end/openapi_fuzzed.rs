@@ -34,7 +34,7 @@ const LEFT_OUT: [(&str, &str, &str); 3] = [
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 29] = [
+const BEYOND_A_SCHEMA: [&str; 30] = [
     "must not look like Weir, another actor or an id",
     "is not a destination of this tenant",
     "there is no destination dst_",
@@ -59,6 +59,7 @@ const BEYOND_A_SCHEMA: [&str; 29] = [
     "is already the secret of the destination",
     "must be PEM of",
     "must be an object, true or false",
+    "is not a keyword that is known here",
     "must be at least a second and at most 30 days",
     "must be 1 with the unit `cost`",
     "must be 1 with the shape `window`",
