@@ -448,8 +448,8 @@ proptest! {
             Step::Wide(at(now), Duration::from_micros(if kind % 2 == 0 { width } else { 0 }))
         };
         let steps: Vec<_> = steps.into_iter().map(step).collect();
-        let slots = in_lua(&[limits.clone()], &steps);
-        let rust = in_rust(&[limits.clone()], &steps);
+        let slots = in_lua(std::slice::from_ref(&limits), &steps);
+        let rust = in_rust(std::slice::from_ref(&limits), &steps);
         let late = |(slot, kind): (&Slot, &u8)| if kind % 4 < 2 { slot.end - Duration::from_nanos(1) } else { slot.start };
         let mut sends: Vec<_> = slots.iter().zip(&kinds).map(late).collect();
         sends.sort_unstable();
