@@ -3,8 +3,10 @@
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use crate::{
-    id::{InvalidId, LimitGroupId},
+    destination::Destination,
+    id::{DestinationId, InvalidId, LimitGroupId},
     limit::RateLimits,
+    limit_key::budget_of_keys,
     temporary::Temporary,
     time::Timestamp,
 };
@@ -31,9 +33,45 @@ pub struct LimitGroup {
     pub created_at: Timestamp,
     /// The version: rises with each edit.
     pub updated_at: Timestamp,
+    /// Set if it is no group of its own but a destination, as the group of its limit keys.
+    pub keys_of: Option<KeysOf>,
+}
+
+/// A destination that is the group of its limit keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeysOf {
+    pub destination_id: DestinationId,
+    /// Paused or deleted: nothing is sent.
+    pub suspended: bool,
+    /// The hold of the destination, and the last release of one.
+    pub held_until: Option<Timestamp>,
+    pub released_at: Option<Timestamp>,
 }
 
 impl LimitGroup {
+    /// A destination as the group of its limit keys. Keys have no breakers of their own, so while the destination's breaker is
+    /// not closed, one send of all of them is in flight.
+    pub fn of_keys(destination: &Destination) -> Self {
+        let settings = &destination.settings;
+        let most = if destination.breaker.reason().is_some() { 1 } else { settings.max_in_flight };
+        Self {
+            id: budget_of_keys(destination.id),
+            tenant: Some(settings.tenant.clone()),
+            name: settings.name.clone(),
+            rate_limits: settings.rate_limits.clone(),
+            max_in_flight: Some(most),
+            temporary: destination.temporary.clone(),
+            created_at: destination.created_at,
+            updated_at: destination.updated_at,
+            keys_of: Some(KeysOf {
+                destination_id: destination.id,
+                suspended: settings.paused,
+                held_until: destination.held().0,
+                released_at: destination.released_at,
+            }),
+        }
+    }
+
     /// The group with the limits that are in force at `now`, for whoever acts at `now`.
     pub fn at(&self, now: Timestamp) -> Cow<'_, Self> {
         let Some(overridden) = self.temporary.override_at(now) else { return Cow::Borrowed(self) };

@@ -161,6 +161,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes, keyr
         id: PermitId { destination_id, serial },
         expected_at,
         delivery: ClaimedDelivery {
+            flow_id: destination_id,
             claim,
             event_id,
             event_created_at,
@@ -450,6 +451,7 @@ mod tests {
 
     fn delivery(body: ClaimedBody) -> ClaimedDelivery {
         ClaimedDelivery {
+            flow_id: DestinationId::from_bytes([2; 16]),
             claim: Claim {
                 delivery_id: DeliveryId::from_bytes([1; 16]),
                 destination_id: DestinationId::from_bytes([2; 16]),

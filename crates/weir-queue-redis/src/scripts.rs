@@ -309,6 +309,7 @@ impl Call {
             until,
             group,
             weight,
+            of_keys: _,
             ref limits,
         } = terms;
         self.version(version).arg(u8::from(suspended)).arg(max_in_flight);

@@ -85,10 +85,12 @@ fn per(limit: u32, period: Period) -> RateLimits {
 /// Destination 1 with these settings.
 pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
     Destination {
+        keyed_at: None,
         id: destination(1),
         created_at: Timestamp::MIN,
         updated_at: Timestamp::MIN,
         settings: Settings {
+            key_limits: None,
             url: "https://example.com/".parse().expect("a url"),
             name: String::new(),
             tenant: "default".to_owned(),
@@ -146,6 +148,7 @@ impl Subject {
     fn delivery(&self, number: u8, expires_in: Duration) -> ClaimedDelivery {
         let now = self.clock.now();
         ClaimedDelivery {
+            flow_id: destination(1),
             claim: Claim {
                 delivery_id: DeliveryId::from_bytes([number; 16]),
                 destination_id: destination(1),

@@ -134,6 +134,9 @@ pub struct Terms {
     /// The last release of a hold; [`Timestamp::MIN`] for none. A later one than the queue knows replaces its hold with
     /// `held_until`; under an earlier one `held_until` does not count.
     pub released_at: Timestamp,
+    /// The group is a destination with limit keys. Its flows have terms of the same version: older ones are as good as unknown,
+    /// so an edit of the destination applies to all of them at once.
+    pub of_keys: bool,
     /// When the override ends that they come from. From then on they are as good as unknown: no slot is granted, and the
     /// job is due. The next run brings those that are in force.
     pub until: Option<Timestamp>,
@@ -141,7 +144,13 @@ pub struct Terms {
 
 impl Terms {
     /// The terms of a destination at `now`.
+    ///
+    /// Of one with limit keys: the terms of its deliveries without a key. Those of a key are the terms of its
+    /// [flow](Destination::flow).
     pub fn of(destination: &Destination, now: Timestamp) -> Self {
+        if destination.shared_budget() != destination.settings.limit_group {
+            return Self::of(&destination.flow(None), now);
+        }
         let until = destination.temporary.override_at(now).map(|overridden| overridden.until);
         let version = destination.version(now);
         let destination = destination.at(now);
@@ -154,6 +163,7 @@ impl Terms {
             group: settings.limit_group,
             weight: settings.weight,
             is_adaptive: settings.adaptive.is_some(),
+            of_keys: false,
             held_until: destination.held_until.unwrap_or(Timestamp::MIN),
             released_at: destination.released_at.unwrap_or(Timestamp::MIN),
             until,
@@ -164,13 +174,20 @@ impl Terms {
     /// its hold. Without a maximum of its own, it is the largest number.
     pub fn of_group(group: &LimitGroup, now: Timestamp) -> Self {
         let effective = group.at(now);
+        let held_until = group.temporary.hold_at(now).map_or(Timestamp::MIN, |hold| hold.until);
+        // Receivers hold destinations.
+        let (held_until, released_at) = match &group.keys_of {
+            Some(of) => (of.held_until.unwrap_or(Timestamp::MIN), of.released_at.unwrap_or(Timestamp::MIN)),
+            None => (held_until, group.updated_at),
+        };
         Self {
             limits: effective.rate_limits.clone(),
             max_in_flight: effective.max_in_flight.unwrap_or(u32::MAX),
-            suspended: false,
+            suspended: group.keys_of.is_some_and(|of| of.suspended),
             group: Some(group.id),
-            held_until: group.temporary.hold_at(now).map_or(Timestamp::MIN, |hold| hold.until),
-            released_at: group.updated_at,
+            of_keys: group.keys_of.is_some(),
+            held_until,
+            released_at,
             until: group.temporary.override_at(now).map(|overridden| overridden.until),
             ..Self::deleted(group.version(now))
         }
@@ -194,6 +211,7 @@ impl Terms {
             group,
             weight,
             is_adaptive: false,
+            of_keys: false,
             held_until,
             released_at,
             until: None,

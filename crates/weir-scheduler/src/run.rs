@@ -184,6 +184,7 @@ impl Run {
         // its message group is sent.
         let ordered = settings.is_some_and(|settings| settings.order.is_by_key());
         ClaimRequest {
+            flow: weir_store::ClaimedFlow::All,
             destination_id: self.lease.destination_id,
             limit,
             expires_at: self.now + START_WITHIN + Duration::from_millis(timeout_ms.into()),

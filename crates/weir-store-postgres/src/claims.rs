@@ -218,6 +218,7 @@ struct ClaimedRow {
     operation: usize,
     index: usize,
     due: Timestamp,
+    flow_id: DestinationId,
     claim: Claim,
     event_id: EventId,
     event_created_at: Timestamp,
@@ -304,6 +305,7 @@ fn read_claimed(row: &PgRow, one: &BatchRequest<'_>, keyring: &Keyring) -> Read<
         operation: one.operation,
         index: one.index,
         due: row.time(1)?,
+        flow_id: one.request.flow_id(),
         claim: Claim { delivery_id: row.delivery_id(2)?, destination_id, epoch: row.int(4)? },
         event_id,
         event_created_at: replayed_at.map_or_else(|| row.time(6), Ok)?,
@@ -356,6 +358,7 @@ fn add_to_answers(mut claimed: Vec<ClaimedRow>, answers: &mut [Vec<Claims>]) {
     for one in claimed {
         let Some(body) = one.body else { continue };
         answers[one.operation][one.index].deliveries.push(ClaimedDelivery {
+            flow_id: one.flow_id,
             claim: one.claim,
             event_id: one.event_id,
             event_created_at: one.event_created_at,

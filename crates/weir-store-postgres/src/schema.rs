@@ -314,6 +314,7 @@ mod tests {
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));
         let request = weir_store::ClaimRequest {
+            flow: weir_store::ClaimedFlow::All,
             destination_id: destination.id,
             limit: 9,
             expires_at: Timestamp::MAX,

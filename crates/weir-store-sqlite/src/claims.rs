@@ -160,6 +160,7 @@ impl Transaction<'_, '_> {
         let &DueDelivery { attempts, attempts_before, event_id, cost, .. } = delivery;
         let &ClaimRequest { destination_id, expires_at, .. } = request;
         Ok(ClaimedDelivery {
+            flow_id: request.flow_id(),
             claim: Claim { delivery_id: delivery.id, destination_id, epoch: delivery.epoch + 1 },
             event_id,
             event_created_at: delivery.created_at,

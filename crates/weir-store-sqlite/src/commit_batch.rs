@@ -194,7 +194,13 @@ pub(crate) mod tests {
 
     pub(crate) fn claiming(durable: bool) -> Operation {
         let destination_id = DestinationId::new(Timestamp::MIN, 1);
-        let request = ClaimRequest { destination_id, limit: 1, expires_at: Timestamp::MAX, durable };
+        let request = ClaimRequest {
+            flow: weir_store::ClaimedFlow::All,
+            destination_id,
+            limit: 1,
+            expires_at: Timestamp::MAX,
+            durable,
+        };
         Operation::Claim(pending((vec![request], Timestamp::MIN)))
     }
 

@@ -25,7 +25,7 @@ use std::{
 };
 
 use weir_core::{
-    DeliveryId, Destination, DestinationId, Timestamp,
+    DeliveryId, Destination, DestinationId, LimitKey, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::Event,
     filter::Filter,
@@ -43,11 +43,13 @@ pub type Key<'e> = (&'e str, &'e str);
 pub type KnownKeys = HashMap<(String, String), Ingested>;
 
 /// A delivery to store.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct NewDelivery<'e> {
     pub id: DeliveryId,
     pub event: &'e Event,
     pub destination_id: DestinationId,
+    /// Its limit key, if its destination has some.
+    pub limit_key: Option<LimitKey>,
     /// Set if it is stored as claimed: when that claim expires.
     pub claimed_until: Option<Timestamp>,
     /// Whether it is stored as superseded by a later event of the commit batch.
@@ -59,6 +61,11 @@ pub struct NewDelivery<'e> {
 }
 
 impl NewDelivery<'_> {
+    /// The flow of its limit key.
+    pub fn flow_id(&self) -> Option<DestinationId> {
+        Some(self.limit_key.as_ref()?.flow_id(self.destination_id))
+    }
+
     /// The message group that it joins.
     pub fn message_group(&self) -> Option<MessageGroup> {
         let ordering_key = self.ordering_key.filter(|_| !self.superseded)?.to_owned();
@@ -230,6 +237,7 @@ impl<'e> Intake<'e> {
                 id: delivery_id(event, *random, index),
                 event,
                 destination_id,
+                limit_key: found.as_ref().and_then(|found| limit_key(event, found)),
                 claimed_until: None,
                 superseded: false,
                 ordering_key: event.options.ordering_key.as_deref().filter(|_| ordered),
@@ -240,7 +248,7 @@ impl<'e> Intake<'e> {
                 delivery.claimed_until = claim_at_once(&delivery, &awake, epoch, fast_path_batch);
                 // A delivery that waits needs a run of its destination's job.
                 if delivery.claimed_until.is_none() {
-                    wake.push(destination_id);
+                    wake.push(delivery.flow_id().unwrap_or(destination_id));
                 }
             }
             self.add(delivery);
@@ -273,6 +281,8 @@ fn claim_at_once(
 ) -> Option<Timestamp> {
     let &NewDelivery { id, event, destination_id, .. } = delivery;
     let waits_for_a_run = event.delayed_until().is_some()
+        // Flows take turns, and only a run gives them.
+        || destination.keyed_at.is_some()
         // Sent at once, it could not be superseded.
         || event.options.coalesce_key.is_some()
         // Only the table knows whether it is the head of its message group.
@@ -284,6 +294,7 @@ fn claim_at_once(
     }
     fast_path_batch.try_add(destination, |expires_at| ClaimedDelivery {
         claim: Claim { delivery_id: id, destination_id, epoch },
+        flow_id: destination_id,
         event_id: event.id,
         event_created_at: event.created_at,
         attempts: 0,
@@ -294,6 +305,16 @@ fn claim_at_once(
         expires_at,
         destination: Some(Arc::clone(destination)),
     })
+}
+
+/// The limit key of an event at a destination that has some.
+fn limit_key(event: &Event, destination: &Destination) -> Option<LimitKey> {
+    let pointer = &destination.settings.key_limits.as_ref()?.pointer;
+    let found = || {
+        let data = serde_json::from_slice(&event.body.data()).unwrap_or_default();
+        LimitKey::found(pointer, &data)
+    };
+    Some(event.options.limit_key.clone().unwrap_or_else(found))
 }
 
 /// The destinations of an event: the named ones, or all of the tenant whose patterns match.

@@ -42,7 +42,7 @@ pub use self::{
     paces::{pace_change, pace_copy},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
     reservations::reservation,
-    temporary::limits_column,
+    temporary::{Keyed, limits_column},
     traffic::{
         histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination_at,
         traffic_of_tenant,

@@ -25,6 +25,7 @@ impl Members {
     fn new(shared: RateLimits, own: &[(RateLimits, u16)]) -> Self {
         let recovered = Limiter::new(&shared);
         let group = LimitGroup {
+            keys_of: None,
             id: GROUP,
             tenant: None,
             name: "account".to_owned(),

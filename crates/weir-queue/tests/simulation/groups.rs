@@ -114,6 +114,7 @@ impl World {
     fn new(shared: &[RateLimits]) -> Self {
         let group = |(number, limits): (usize, &RateLimits)| {
             let group = LimitGroup {
+                keys_of: None,
                 id: LimitGroupId::from_bytes([number as u8; 16]),
                 tenant: None,
                 name: String::new(),

@@ -21,9 +21,9 @@ use weir_queue::conformance::settings;
 use weir_store::{
     Arrivals, BreakerChange, Cancelled, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts,
     DestinationDeletion, DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination,
-    EditPosition, EditedDestination, Hold, LimitChange, LimitGroups, MessageGroup, MessageGroups,
-    MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps,
-    Reservations, SendHistory, SentCounts, StoreResult,
+    EditPosition, EditedDestination, FlowKey, Hold, KeyBacklogs, LimitChange, LimitGroups, LimitKeys, MessageGroup,
+    MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered,
+    ReplayStep, ReplaySteps, Reservations, SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -50,6 +50,7 @@ impl Row {
         self.epoch += 1;
         self.claimed_until = Some(until);
         ClaimedDelivery {
+            flow_id: self.destination_id,
             claim: Claim { delivery_id: self.id, destination_id: self.destination_id, epoch: self.epoch },
             event_id: EventId::from_bytes(*self.id.as_bytes()),
             event_created_at: now,
@@ -114,6 +115,7 @@ impl TestStore {
         let (tenant, name, max_in_flight) = (None, "account".to_owned(), None);
         let [created_at, updated_at] = [destination.updated_at; 2];
         let terms = LimitGroup {
+            keys_of: None,
             id: group,
             tenant,
             name,
@@ -423,6 +425,25 @@ impl Reservations for TestStore {
     }
 
     async fn prune_reservations(&self, _: Timestamp) -> StoreResult<u64> {
+        not_called()
+    }
+}
+
+#[async_trait]
+impl LimitKeys for TestStore {
+    async fn flow_keys(&self, flows: &[DestinationId]) -> StoreResult<Vec<Option<FlowKey>>> {
+        Ok(vec![None; flows.len()])
+    }
+
+    async fn due_flows(&self, _: Timestamp, _: Option<DestinationId>, _: u32) -> StoreResult<Vec<DueDestination>> {
+        Ok(Vec::new())
+    }
+
+    async fn key_backlogs(&self, _: DestinationId, _: Option<&str>, _: u32) -> StoreResult<KeyBacklogs> {
+        not_called()
+    }
+
+    async fn flow_sends(&self, _: &[DestinationId], _: Timestamp) -> StoreResult<Vec<u64>> {
         not_called()
     }
 }

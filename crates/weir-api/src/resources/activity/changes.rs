@@ -169,6 +169,7 @@ mod tests {
 
     fn destination() -> Destination {
         let settings = Settings {
+            key_limits: None,
             url: "https://example.com/".parse().unwrap(),
             name: "billing".to_owned(),
             tenant: "acme".to_owned(),

@@ -126,6 +126,7 @@ impl Context<'_> {
         let skip_after_attempts = request.skip_after_attempts.and_then(NonZeroU32::new);
         // Absent fields get their defaults.
         Some(Settings {
+            key_limits: None,
             url: url?,
             name: request.name.map(|name| name.0).unwrap_or_default(),
             tenant,
