@@ -1,6 +1,7 @@
 //! Tests of SQLite's query plans: each statement uses its index, so its cost does not depend on the backlog.
 
 mod activity;
+mod limit_keys;
 mod paces;
 mod reservations;
 
