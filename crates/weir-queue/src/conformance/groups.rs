@@ -89,7 +89,7 @@ impl Members {
         let group = Some(GroupRun { terms: Arc::new(self.group.clone()), recovered });
         let delivery = |number: u32| {
             let mut delivery = subject.delivery(number as u8, SOON * 4);
-            delivery.claim.destination_id = id;
+            (delivery.claim.destination_id, delivery.flow_id) = (id, id);
             delivery
         };
         let terms = self.terms(subject, id);
