@@ -304,6 +304,7 @@ impl Group {
         self.promises -= left;
         if left > 0 {
             self.floor = Timestamp::MIN;
+            self.waits_for_room = None;
         }
     }
 
