@@ -68,6 +68,11 @@ pub fn budget_of_keys(destination: DestinationId) -> LimitGroupId {
     LimitGroupId::from_bytes(derived(destination, b"budget", &[]))
 }
 
+/// The same id, for calls of the queue that take destinations and know this budget like one: holds, and progress.
+pub fn budget_as_destination(destination: DestinationId) -> DestinationId {
+    DestinationId::from_bytes(*budget_of_keys(destination).as_bytes())
+}
+
 /// Whether the id is that of a flow with a limit key. The version of its UUID is 8, that of a destination 7.
 pub fn is_of_key(id: DestinationId) -> bool {
     id.as_bytes()[6] >> 4 == 8
@@ -183,7 +188,7 @@ mod tests {
     #[test]
     fn a_flow_has_an_id_of_its_own_that_ends_as_that_of_its_destination() {
         let [one, other] = ["cus_1", "cus_2"].map(|key| LimitKey::new(key).flow_id(DESTINATION));
-        let budget = DestinationId::from_bytes(*budget_of_keys(DESTINATION).as_bytes());
+        let budget = budget_as_destination(DESTINATION);
         assert_ne!(one, other);
         assert_ne!(one, budget);
         assert_ne!(one, LimitKey::new("cus_1").flow_id(DestinationId::from_bytes([8; 16])));
