@@ -105,7 +105,8 @@ pub struct Wake {
     pub due: Timestamp,
 }
 
-/// No slot of the destination starts before `until`. When it ends, one send at a time is in flight, and one more with
+/// No slot of the destination starts before `until`. A destination with limit keys is held by the id of
+/// [their budget](weir_core::limit_key::budget_of_keys). When it ends, one send at a time is in flight, and one more with
 /// each that is answered and not refused, until `max_in_flight` is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
@@ -356,7 +357,7 @@ pub enum Published {
     Unknown,
 }
 
-/// Names one permit.
+/// Names one permit of a flow: of a destination, or of one of its limit keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PermitId {
     pub destination_id: DestinationId,
@@ -563,7 +564,8 @@ pub trait Schedule {
     /// Returns when the queue can be reached.
     async fn check(&self) -> QueueResult<()>;
 
-    /// How far these destinations have come. Changes nothing.
+    /// How far these destinations, flows of limit keys or [their budgets](weir_core::limit_key::budget_of_keys) have come.
+    /// Changes nothing.
     async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress>;
 
     /// The paces of these destinations, in the order of the request. `None` for a destination that is not adaptive, or
@@ -578,7 +580,7 @@ pub trait Schedule {
     /// Reserves room for a permit that [`Self::admit`] will publish without a run. There is room under four conditions:
     /// the last run of the job found less than it was allowed to claim, the job has the terms of this destination, a
     /// slot is free now (or soon, if only replays have a backlog), and fewer than `max_in_flight` permits are
-    /// outstanding.
+    /// outstanding. There is none for a destination that has, or had, limit keys.
     fn reserve(&self, destination: &Destination) -> bool;
 
     /// Releases reserved room.

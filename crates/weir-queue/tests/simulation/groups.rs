@@ -289,7 +289,7 @@ impl World {
         let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
         self.flows[number].backlog -= claimed;
         let mut delivery = delivery(self.now);
-        delivery.claim.destination_id = lease.destination_id;
+        delivery.flow_id = lease.destination_id;
         let deliveries = vec![delivery; claimed as usize];
         Publication { lease, terms: Some(terms), recovered, group, pace: None, deliveries, next }
     }

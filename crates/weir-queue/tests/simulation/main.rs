@@ -245,7 +245,7 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         let lease = table.claim_due(START, 1, LEASE).remove(0);
         let limits = limits(&[(1, period)]);
         let mut delivery = delivery(START);
-        delivery.claim.destination_id = id;
+        delivery.flow_id = id;
         let recovered = Some(Limiter::new(&limits));
         let terms = Some(Terms::of(&settings(&limits, 64), START));
         let publication =
