@@ -139,6 +139,12 @@ impl FlowLimits {
 }
 
 impl KeyLimits {
+    /// Whether deliveries may wait for what bounds a single key, while the budget of the destination allows a send.
+    pub fn may_bind(&self) -> bool {
+        let binds = |of: &KeyOverride| of.paused || of.max_in_flight.is_some() || of.rate_limits.is_some();
+        self.max_in_flight.is_some() || !self.rate_limits.is_unlimited() || self.overrides.values().any(binds)
+    }
+
     /// What holds for this key.
     pub fn of(&self, key: &LimitKey) -> FlowLimits {
         let special = self.overrides.get(key).cloned().unwrap_or_default();
