@@ -302,6 +302,7 @@ async fn a_purge_count_reads_only_the_waiting_deliveries_of_its_destination() {
         pending: true,
         retrying: false,
         event_type: None,
+        limit_key: None,
         before: NOW,
         now: NOW,
     };

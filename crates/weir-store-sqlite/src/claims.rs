@@ -9,7 +9,7 @@ use weir_core::{
     order::BEHIND,
 };
 use weir_store::{
-    ClaimRequest, Claims,
+    ClaimRequest, ClaimedFlow, Claims, KEYLESS_LOOKED_AT,
     rows::{self, Corrupt, Row as _},
     sql,
 };
@@ -22,15 +22,32 @@ use crate::{
     transaction::Transaction,
 };
 
-/// The oldest waiting deliveries of one destination, either live or of replays, from its part of the due index. The
-/// cost does not depend on the backlog, and no destination delays another. The rows come in the order of the index; the
-/// subquery's LIMIT keeps the planner from folding it into the join.
-pub(crate) const OLDEST_DUE: &str = sql! {"
+/// The oldest waiting deliveries from a part of a due index, either live or of replays. The cost does not depend on the
+/// backlog. The rows come in the order of the index; the subquery's LIMIT keeps the planner from folding it into the join.
+macro_rules! oldest_due {
+    ($index:literal, $whose:literal, $only:literal) => {
+        concat!(
+            "
 SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.attempts_before, 0), d.claim_epoch,
     coalesce(d.deliver_at, d.created_at), d.expires_at, d.replay_id, d.ordering_key IS NOT NULL, d.state, d.cost FROM (
-    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-    WHERE destination_id = ? AND is_replay = ? AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
-) due CROSS JOIN deliveries d ON d.id = due.id"};
+    SELECT id, next_attempt_at FROM deliveries INDEXED BY ",
+            $index,
+            " WHERE ",
+            $whose,
+            " = ? AND is_replay = ? AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
+) due CROSS JOIN deliveries d ON d.id = due.id",
+            $only
+        )
+    };
+}
+
+/// Of one destination, so that no destination delays another.
+pub(crate) const OLDEST_DUE: &str = sql!(oldest_due!("deliveries_due", "destination_id", ""));
+/// Of the flow of one limit key.
+pub(crate) const OLDEST_DUE_OF_FLOW: &str = sql!(oldest_due!("deliveries_due_of_flow", "flow_id", ""));
+/// Of one destination, those without a limit key among the first.
+pub(crate) const OLDEST_DUE_KEYLESS: &str =
+    sql!(oldest_due!("deliveries_due", "destination_id", " AND d.flow_id IS NULL"));
 
 /// Claims the deliveries of one request. `+state` makes the planner look up the given ids; with `state` it could scan
 /// all waiting deliveries.
@@ -105,12 +122,18 @@ impl Transaction<'_, '_> {
             return Ok(claims);
         }
         let wanted = request.limit as usize;
-        let mut values = Values::with_capacity(3);
+        let flow_id = request.flow_id();
         // One more row, for the due time of the next delivery.
-        values.blob(id.as_bytes()).int(is_replay.into()).int(wanted as i64 + 1);
+        let (oldest_due, rows) = match request.flow {
+            ClaimedFlow::All => (OLDEST_DUE, wanted as i64 + 1),
+            ClaimedFlow::Key(_) => (OLDEST_DUE_OF_FLOW, wanted as i64 + 1),
+            ClaimedFlow::Keyless => (OLDEST_DUE_KEYLESS, KEYLESS_LOOKED_AT.into()),
+        };
+        let mut values = Values::with_capacity(3);
+        values.blob(flow_id.as_bytes()).int(is_replay.into()).int(rows);
         // Read in the order of due times, up to the limit or to the first delivery that is not due yet.
         let (mut taken, mut expired) = (Vec::with_capacity(wanted), Vec::new());
-        visit_rows(self.connection, OLDEST_DUE, &values, |row| {
+        visit_rows(self.connection, oldest_due, &values, |row| {
             let due = row.time(1)?;
             let scanned = taken.len() + expired.len();
             if scanned == wanted || due > now {

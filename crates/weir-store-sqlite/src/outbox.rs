@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use rusqlite::Row;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim, limit_key::is_of_key};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
     StoreResult, end_of_time,
@@ -18,7 +18,8 @@ use crate::{
     commit_batch::{Operation, Recovery, Release},
     edit::Durable,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    limit_keys::{SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
     transaction::Transaction,
 };
 
@@ -60,37 +61,32 @@ impl Outbox for SqliteStore {
     }
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
-        let mut histories = Vec::with_capacity(ids.len());
-        for part in ids.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(size);
-            for id in part {
-                values.blob(id.as_bytes());
+        let mut found: HashMap<DestinationId, SendHistory> = HashMap::with_capacity(ids.len());
+        for (ids, sql) in of_destinations_and_flows(ids, [&SEND_HISTORY, &SEND_HISTORY_OF_FLOWS]) {
+            for part in ids.chunks(MAX_ROWS) {
+                let (size, values) = Values::padded_ids(part);
+                found.extend(fetch(&self.readers, sql.sql(size), values, rows::send_history).await?);
             }
-            values.nulls(size - part.len());
-            let found = fetch(&self.readers, SEND_HISTORY.sql(size), values, rows::send_history).await?;
-            let found: HashMap<DestinationId, SendHistory> = found.into_iter().collect();
-            histories.extend(part.iter().map(|id| found.get(id).copied().unwrap_or_default()));
         }
-        Ok(histories)
+        Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
     async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
-        let sql = if limit.is_in_costs() { &SENT_COSTS } else { &SENT_COUNTS };
+        let statements = match limit.is_in_costs() {
+            false => [&SENT_COUNTS, &SENT_COUNTS_OF_FLOWS],
+            true => [&SENT_COSTS, &SENT_COSTS_OF_FLOWS],
+        };
         let mut counts = Vec::new();
-        for part in ids.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(size + 4);
-            for id in part {
-                values.blob(id.as_bytes());
+        for (ids, sql) in of_destinations_and_flows(ids, statements) {
+            for part in ids.chunks(MAX_ROWS) {
+                let (size, mut values) = Values::padded_ids(part);
+                values.int(limit.bucket().as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
+                if limit.is_in_costs() {
+                    values.int((SAMPLE / size).max(1) as i64);
+                }
+                let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
+                counts.extend(fetch(&self.readers, sql.sql(size), values, read).await?);
             }
-            values.nulls(size - part.len());
-            values.int(limit.bucket().as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
-            if limit.is_in_costs() {
-                values.int((SAMPLE / size).max(1) as i64);
-            }
-            let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
-            counts.extend(fetch(&self.readers, sql.sql(size), values, read).await?);
         }
         Ok(rows::sent_counts(counts))
     }
@@ -98,6 +94,15 @@ impl Outbox for SqliteStore {
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
         self.edit(Durable::Yes, move |transaction| transaction.mark_restored(sends_until)).await
     }
+}
+
+/// The destinations and the flows among the ids, each with its statement. Without flows there is only the first.
+fn of_destinations_and_flows(
+    ids: &[DestinationId],
+    [of_destinations, of_flows]: [&'static Batch; 2],
+) -> [(Vec<DestinationId>, &'static Batch); 2] {
+    let (flows, destinations) = ids.iter().partition(|id| is_of_key(**id));
+    [(destinations, of_destinations), (flows, of_flows)]
 }
 
 /// Releases one claim, as [`Outbox::release`] says. `?2`: the destination is deleted. A delivery has been attempted if

@@ -111,6 +111,8 @@ impl SqliteStore {
 pub(crate) fn index_for_state(filter: &ReplayFilter, state: DeliveryState) -> (&'static str, String) {
     let ended = format!("{} AND d.state = {}", sql!("d.state > {delivered}"), state_code(state));
     match (state, filter.deliveries.destination_id) {
+        // Of one limit key, in any state.
+        _ if filter.deliveries.limit_key.is_some() => ("INDEXED BY deliveries_of_flow", "1".to_owned()),
         (DeliveryState::Delivered, None) => ("NOT INDEXED", "1".to_owned()),
         (DeliveryState::Delivered, Some(_)) => ("INDEXED BY deliveries_of_destination", "1".to_owned()),
         (_, None) => ("INDEXED BY deliveries_ended", ended),
@@ -143,6 +145,7 @@ pub(crate) fn count_sql(filter: &ReplayFilter, state: DeliveryState, now: Timest
     let mut conditions = WhereClause::new();
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
+    conditions.of_flow(filter.deliveries.flow_id());
     conditions.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
     eligible(&mut conditions, state, now, now);
     conditions.filter_joined(&filter.deliveries);

@@ -87,8 +87,8 @@ pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, St
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
-    Destinations, EditPosition, EditedDestination, Hold, LimitChange, MAX_LEFT_HOMES, NamedCreation, Pause, later_than,
-    limit_steps,
+    Destinations, EditPosition, EditedDestination, Hold, LimitChange, MAX_LEFT_HOMES, NamedCreation, Pause, keyed_at,
+    later_than, limit_steps,
 };
 pub use directory::{Directory, Matches, TenantDestinations};
 pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, DISCARDS_COUNTED, discard};

@@ -40,6 +40,7 @@ impl PurgeRequest {
         };
         Purge {
             destination_id,
+            limit_key: None,
             pending: includes(DeliveryState::Pending),
             retrying: includes(DeliveryState::Retrying),
             event_type: self.event_type.map(|pattern| pattern.0),

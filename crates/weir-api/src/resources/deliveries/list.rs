@@ -78,6 +78,7 @@ pub(crate) async fn show(
     let (from, to) = range.times();
     let filter = DeliveryFilter {
         destination_id: filter.destination.map(|id| id.0),
+        limit_key: None,
         event_id: filter.event.map(|id| id.0),
         states: filter.state.map(|states| states.0).unwrap_or_default(),
         tenants: caller.scope(filter.tenant.map(|tenant| tenant.0))?,
