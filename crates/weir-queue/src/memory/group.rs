@@ -308,9 +308,11 @@ impl Group {
         }
     }
 
-    /// A permit of a member has ended, so there may be room.
+    /// A permit of a member has ended, so there may be room: for those who wait for it at once.
     pub(super) fn room_freed(&mut self) {
-        self.waits_for_room = None;
+        if self.waits_for_room.take().is_some() {
+            self.floor = Timestamp::MIN;
+        }
     }
 
     /// When the next run of the group is due; `None` while neither a member nor a caller waits. When its terms end, if not before.

@@ -99,6 +99,11 @@ impl JobTable {
         self.ready.len()
     }
 
+    /// How many jobs take memory, idle or not.
+    pub fn known_jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
     /// Counts over every job, for gauges and tests; too slow for the hot path.
     pub fn depths(&self) -> Depths {
         let sum = |count: fn(&Job) -> usize| self.jobs.values().map(count).sum();

@@ -8,6 +8,7 @@
 
 mod adaptive;
 mod groups;
+mod limit_keys;
 mod world;
 
 use std::time::Duration;
@@ -46,7 +47,7 @@ fn every_limit_holds_and_is_used_over_hours_of_backlog() {
     }
 }
 
-fn in_windows(of: &[(u32, Period)]) -> RateLimits {
+pub(crate) fn in_windows(of: &[(u32, Period)]) -> RateLimits {
     RateLimits::new(limits(of).as_slice().iter().map(RateLimit::as_window).collect()).unwrap()
 }
 
