@@ -32,7 +32,7 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
-            body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
+            body::BodyRequest, egress::TlsRequest, key_limits, rates::RateLimitRequest, request::DestinationRequest,
             retry::RetryRequest, signature::SignatureRequest,
         },
         event_types, events, health, history, ingest, keys, limit_groups, overview, preview, purge, rate, replays,
@@ -54,6 +54,8 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("DestinationRequest", DestinationRequest::keywords()),
         ("DestinationPatch", DestinationRequest::keywords()),
         ("DestinationReplacement", DestinationRequest::keywords()),
+        ("KeyLimitsRequest", key_limits::keywords()),
+        ("KeyOverrideRequest", key_limits::keywords()),
         ("RateLimitRequest", RateLimitRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),

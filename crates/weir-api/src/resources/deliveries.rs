@@ -176,6 +176,7 @@ fn view(delivery: Delivery, outlooks: &Outlooks) -> types::Delivery {
         expected_at: expected_at.flatten(),
         expires_at: delivery.expires_at,
         cost: delivery.cost,
+        limit_key: delivery.limit_key.map(|key| key.to_string()),
         created_at: delivery.created_at,
         updated_at: delivery.updated_at,
         last_status_code: last.as_ref().and_then(|last| last.status_code),

@@ -9,6 +9,7 @@ pub(crate) mod egress;
 pub(crate) mod filter;
 mod headers;
 pub(crate) mod health;
+pub(crate) mod key_limits;
 mod limit_group;
 mod patch;
 pub(crate) mod rates;

@@ -15,6 +15,7 @@ use weir_store::{Created, Creation, DestinationPatch};
 
 use super::{
     check_readable, etag, find,
+    key_limits::check_alone,
     limit_group::{check_may_leave, check_may_move},
 };
 use crate::{
@@ -139,6 +140,7 @@ pub(crate) async fn commit(
     let groups = (current.settings.limit_group, settings.limit_group);
     check_may_move(api, caller, groups, &current.settings.tenant).await?;
     check_may_leave(current, groups)?;
+    check_alone(&settings, current.keyed_at.is_some())?;
     let changes_settings = settings != current.settings;
     let made_at = api.clock.now();
     let patch = DestinationPatch {
