@@ -204,9 +204,12 @@ impl Destination {
         settings.max_in_flight = limits.max_in_flight.unwrap_or(settings.max_in_flight);
         settings.weight = limits.weight;
         settings.paused |= limits.paused;
+        // The pace would be one of the destination, which has no job of its own any more.
+        settings.adaptive = None;
         // An override is one of the budget that the flows share. Its end changes the version of both.
         if let Some(overridden) = &mut flow.temporary.overridden {
-            (overridden.limits, overridden.max_in_flight) = (None, None);
+            overridden.limits = None;
+            overridden.max_in_flight = overridden.max_in_flight.filter(|_| limits.max_in_flight.is_none());
         }
         flow
     }

@@ -72,6 +72,21 @@ impl LimitGroup {
         }
     }
 
+    /// A deleted destination as the group of its limit keys: nothing is sent.
+    pub fn of_deleted(destination_id: DestinationId, deleted_at: Timestamp) -> Self {
+        Self {
+            id: budget_of_keys(destination_id),
+            tenant: None,
+            name: String::new(),
+            rate_limits: RateLimits::UNLIMITED,
+            max_in_flight: Some(0),
+            temporary: Temporary::default(),
+            created_at: deleted_at,
+            updated_at: deleted_at,
+            keys_of: Some(KeysOf { destination_id, suspended: true, held_until: None, released_at: None }),
+        }
+    }
+
     /// The group with the limits that are in force at `now`, for whoever acts at `now`.
     pub fn at(&self, now: Timestamp) -> Cow<'_, Self> {
         let Some(overridden) = self.temporary.override_at(now) else { return Cow::Borrowed(self) };

@@ -6,10 +6,10 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
+    filter::{Data, MAX_NAMES},
     id::{DestinationId, LimitGroupId},
     limit::RateLimits,
     limit_group::DEFAULT_WEIGHT,
@@ -21,6 +21,8 @@ pub const MAX_KEY_BYTES: usize = 128;
 pub const MAX_OVERRIDES: usize = 1_000;
 /// The most bytes of a pointer to the key.
 pub const MAX_POINTER_BYTES: usize = 256;
+/// The most names in it: reading the data of an event costs one pass over its text for each.
+pub const MAX_POINTER_NAMES: usize = MAX_NAMES;
 
 /// The value by which the events of a destination are told apart. An event without one has the empty key, which has a
 /// budget like any other.
@@ -39,12 +41,8 @@ impl LimitKey {
 
     /// The key of an event: a text, number or boolean that the JSON pointer finds in its data. Anything else, or nothing, is
     /// the empty key.
-    pub fn found(pointer: &str, data: &Value) -> Self {
-        match data.pointer(pointer) {
-            Some(Value::String(text)) => Self::new(text),
-            Some(value @ (Value::Number(_) | Value::Bool(_))) => Self::new(&value.to_string()),
-            _ => Self::default(),
-        }
+    pub fn found(pointer: &str, data: &Data<'_>) -> Self {
+        data.scalar_at(pointer).map(|text| Self::new(&text)).unwrap_or_default()
     }
 
     pub fn as_str(&self) -> &str {
@@ -66,6 +64,11 @@ impl fmt::Display for LimitKey {
 /// The id of the budget that the keys of a destination share: that of the destination.
 pub fn budget_of_keys(destination: DestinationId) -> LimitGroupId {
     LimitGroupId::from_bytes(derived(destination, b"budget", &[]))
+}
+
+/// The same id, for calls of the queue that take destinations and know this budget like one: holds, and progress.
+pub fn budget_as_destination(destination: DestinationId) -> DestinationId {
+    DestinationId::from_bytes(*budget_of_keys(destination).as_bytes())
 }
 
 /// Whether the id is that of a flow with a limit key. The version of its UUID is 8, that of a destination 7.
@@ -136,6 +139,12 @@ impl FlowLimits {
 }
 
 impl KeyLimits {
+    /// Whether deliveries may wait for what bounds a single key, while the budget of the destination allows a send.
+    pub fn may_bind(&self) -> bool {
+        let binds = |of: &KeyOverride| of.paused || of.max_in_flight.is_some() || of.rate_limits.is_some();
+        self.max_in_flight.is_some() || !self.rate_limits.is_unlimited() || self.overrides.values().any(binds)
+    }
+
     /// What holds for this key.
     pub fn of(&self, key: &LimitKey) -> FlowLimits {
         let special = self.overrides.get(key).cloned().unwrap_or_default();
@@ -150,8 +159,6 @@ impl KeyLimits {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::limit::{Period, RateLimit};
 
@@ -163,11 +170,16 @@ mod tests {
 
     #[test]
     fn a_key_is_a_text_a_number_or_a_boolean_of_the_data() {
-        let data = json!({"customer": {"id": "cus_1", "number": 7, "vip": true, "tags": []}, "none": null});
-        let found = |pointer| LimitKey::found(pointer, &data).to_string();
+        let customer = r#"{"id": "cus_\u0031", "number": 7, "vip": true, "tags": ["a"], "a/b": -1.50}"#;
+        let data = format!(r#"{{"customer": {customer}, "none": null}}"#);
+        let data = Data::new(&data);
+        let found = |pointer: &str| LimitKey::found(pointer, &data).to_string();
         assert_eq!(found("/customer/id"), "cus_1");
         assert_eq!((found("/customer/number"), found("/customer/vip")), ("7".to_owned(), "true".to_owned()));
-        for pointer in ["/customer", "/customer/tags", "/none", "/nothing"] {
+        assert_eq!((found("/customer/tags/0"), found("/customer/a~1b")), ("a".to_owned(), "-1.5".to_owned()));
+        let deep = "/a".repeat(MAX_POINTER_NAMES + 1);
+        for pointer in ["", "customer", "/customer", "/customer/tags", "/customer/tags/00", "/none", "/nothing", &deep]
+        {
             assert_eq!(found(pointer), "", "{pointer}");
         }
     }
@@ -183,7 +195,7 @@ mod tests {
     #[test]
     fn a_flow_has_an_id_of_its_own_that_ends_as_that_of_its_destination() {
         let [one, other] = ["cus_1", "cus_2"].map(|key| LimitKey::new(key).flow_id(DESTINATION));
-        let budget = DestinationId::from_bytes(*budget_of_keys(DESTINATION).as_bytes());
+        let budget = budget_as_destination(DESTINATION);
         assert_ne!(one, other);
         assert_ne!(one, budget);
         assert_ne!(one, LimitKey::new("cus_1").flow_id(DestinationId::from_bytes([8; 16])));

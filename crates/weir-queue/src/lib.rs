@@ -26,6 +26,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod edits;
 mod mailbox;
 pub mod memory;
 mod paces;
@@ -33,6 +34,7 @@ mod paces;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+pub use edits::Edits;
 pub use mailbox::Mailbox;
 pub use paces::known_paces;
 use tokio::time::Instant;

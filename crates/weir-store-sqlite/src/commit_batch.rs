@@ -184,7 +184,7 @@ pub(crate) mod tests {
         event::{DeliveryOptions, Event, EventBody},
     };
 
-    use weir_store::{DestinationLimits, NewEvent};
+    use weir_store::{DestinationLimits, FanOut, NewEvent};
 
     use super::*;
 
@@ -240,6 +240,9 @@ pub(crate) mod tests {
         };
         let new = |number: usize| NewEvent::new(event(number), None, 0);
         let events = (0..events).map(new).collect();
-        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), |_| destinations.into())))
+        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), |_| FanOut {
+            destinations,
+            ..FanOut::default()
+        })))
     }
 }

@@ -101,7 +101,7 @@ pub use filters::{
 pub use history::{
     DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
 };
-pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
+pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, Looks, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use limit_groups::{
     GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
     tenant_code,

@@ -41,7 +41,7 @@ use weir_core::{
     destination::Settings,
     egress::ProxyChoice,
 };
-use weir_queue::{Terms, known_paces};
+use weir_queue::known_paces;
 use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDeletion, discard};
 
 pub(crate) use self::{
@@ -338,8 +338,7 @@ pub(crate) async fn delete(
         let deletion = DestinationDeletion { id, expected_updated_at, now };
         match api.store.delete_destination(deletion, activity.changing(before, after)).await? {
             Deletion::Deleted => {
-                let terms = Terms::deleted(later(destination.updated_at, now));
-                api.announce_edit(id, Terms { group: destination.settings.limit_group, ..terms }).await;
+                api.announce_deletion(&destination, later(destination.updated_at, now)).await;
                 settle_dead_letters(&api, &destination, &author).await;
                 return Ok(StatusCode::NO_CONTENT);
             }

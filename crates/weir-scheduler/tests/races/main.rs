@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod limit_keys;
 mod lost_answers;
 mod outage;
 mod reservations;

@@ -11,7 +11,6 @@ use weir_core::{
     signing::Secret,
     temporary::Temporary,
 };
-use weir_queue::Terms;
 use weir_store::{Created, Creation, DestinationPatch};
 
 use super::{
@@ -89,7 +88,7 @@ async fn replace(
             edited.into_new().flatten()
         };
         if let Some(destination) = edited {
-            api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
+            api.announce_edit(&destination).await;
             return Ok((current, destination));
         }
     }
