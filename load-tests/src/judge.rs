@@ -2,7 +2,6 @@
 //!
 //! - [`caps`]: every limit in every window, at the receiver and in Weir's own record, and the use of the limit;
 //! - [`shared`]: the same for limit groups, over all members while they were in the group, and the members' shares;
-//! - [`keys`]: every limit of limit keys, over the arrivals with each key, and how long the keys wait beside a busy one;
 //! - [`reconcile`]: each event at each of its destinations: lost, doubled, out of order, or never owed;
 //! - [`overload`]: the rate sent while more was offered than the machine can take;
 //! - [`latency`]: percentiles, and fairness between destinations;
@@ -11,7 +10,6 @@
 //! Each broken promise is a [breach](Judgement::breaches), described in a sentence. A run fails only by a breach.
 
 pub(crate) mod caps;
-pub(crate) mod keys;
 pub(crate) mod latency;
 pub(crate) mod overload;
 pub(crate) mod reconcile;
@@ -29,7 +27,6 @@ use crate::{
     run::SLACK,
 };
 use caps::LimitJudgement;
-use keys::KeysJudgement;
 use latency::Latency;
 use overload::Overload;
 use reconcile::Reconciled;
@@ -69,9 +66,6 @@ pub(crate) struct GroupJudgement {
     pub(crate) destinations: u64,
     pub(crate) arrivals: u64,
     pub(crate) limits: Vec<LimitJudgement>,
-    /// The worst of its limit keys.
-    #[serde(default)]
-    pub(crate) keys: Option<KeysJudgement>,
     /// Jain's index; `None` for a single destination.
     pub(crate) fairness: Option<f64>,
     pub(crate) latency_ms: Option<Latency>,
@@ -89,14 +83,8 @@ impl Judgement {
     /// The limits of destinations and of limit groups, each with the title of its row.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (String, &LimitJudgement)> {
         let own = self.groups.iter().map(|group| (group.title(), &group.limits));
-        let of_keys = self.groups.iter().filter_map(|group| {
-            let keys = group.keys.as_ref()?;
-            Some((keys.title(&group.name), &keys.limits))
-        });
         let shared = self.limit_groups.iter().map(|group| (group.title(), &group.limits));
-        own.chain(of_keys)
-            .chain(shared)
-            .flat_map(|(title, limits)| limits.iter().map(move |limit| (title.clone(), limit)))
+        own.chain(shared).flat_map(|(title, limits)| limits.iter().map(move |limit| (title.clone(), limit)))
     }
 
     pub(crate) fn is_passed(&self) -> bool {
@@ -170,7 +158,6 @@ fn judge_group(
             shown(share)
         ));
     }
-    let keys = keys::judge(recording, reconciled, group, breaches);
     // After a pause nothing may be sent, except during the time that an edit needs to take effect.
     for pause in &recorded.pauses {
         let holds_from = pause.from + EDIT_GRACE + SLACK;
@@ -188,7 +175,6 @@ fn judge_group(
         destinations: recording.of_group(group).count() as u64,
         arrivals,
         limits,
-        keys,
         fairness,
         latency_ms,
         overload,

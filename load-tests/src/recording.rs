@@ -52,8 +52,6 @@ pub(crate) struct Destination {
     pub(crate) homes: Vec<Home>,
     /// The weight of its turns in a limit group.
     pub(crate) weight: u32,
-    /// The limits of each of its limit keys, if it has some, in the order of their edits.
-    pub(crate) key_limits: Vec<LimitChange>,
     /// Weir's own audit of its recorded send starts.
     pub(crate) audit: Option<AuditReport>,
 }
@@ -61,7 +59,7 @@ pub(crate) struct Destination {
 impl Destination {
     /// In no limit group, with these limits and without an audit.
     pub(crate) fn alone(group: usize, limits: LimitChange) -> Self {
-        Self { group, limits: vec![limits], homes: Vec::new(), weight: 1, key_limits: Vec::new(), audit: None }
+        Self { group, limits: vec![limits], homes: Vec::new(), weight: 1, audit: None }
     }
 }
 
@@ -106,8 +104,6 @@ pub(crate) struct Event {
     pub(crate) destination: Option<u32>,
     /// The number of its ordering key or coalesce key.
     pub(crate) key: Option<u32>,
-    /// The number of its limit key.
-    pub(crate) limit_key: Option<u32>,
     pub(crate) cost: u32,
     /// When it was meant to be posted.
     pub(crate) meant: Timestamp,

@@ -166,13 +166,11 @@ async fn prepare(
             let id = api.create_destination(&settings).await;
             ids.destinations.push(id.with_context(|| format!("destinations {}", group.name))?);
             let limits = limits_in(&settings)?.unwrap_or(RateLimits::UNLIMITED);
-            let of_keys = limits_in(&settings["key_limits"])?;
             let answered = timeline.now();
             let weight = settings["weight"].as_u64().and_then(|weight| u32::try_from(weight).ok());
             recording.destinations.push(Destination {
                 homes: vec![Home { sent, answered, limit_group }],
                 weight: weight.unwrap_or(1),
-                key_limits: of_keys.into_iter().map(|limits| LimitChange { sent, answered, limits }).collect(),
                 ..Destination::alone(number, LimitChange { sent, answered, limits })
             });
         }
@@ -209,15 +207,8 @@ fn streams(
             tag: tag.to_owned(),
         });
         // The publisher completes the entries.
-        let entry = Event {
-            groups,
-            destination: None,
-            key: None,
-            limit_key: None,
-            cost: 1,
-            meant: timeline.now(),
-            outcome: Outcome::Unknown,
-        };
+        let entry =
+            Event { groups, destination: None, key: None, cost: 1, meant: timeline.now(), outcome: Outcome::Unknown };
         events.resize(events.len() + count as usize, entry);
     }
     (streams, events)

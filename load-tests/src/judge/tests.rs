@@ -48,7 +48,6 @@ pub(super) fn recording(limit: u32, arrivals_ms: &[i64]) -> Recording {
         groups: [0].into(),
         destination: None,
         key: None,
-        limit_key: None,
         cost: 1,
         meant: at(0),
         outcome: accepted(number),

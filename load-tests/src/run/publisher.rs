@@ -88,7 +88,6 @@ impl Stream {
                 for number in self.first + post.first..self.first + post.first + post.count {
                     let event = &mut events[number as usize];
                     (event.meant, event.key, event.cost) = (meant, self.key(number), self.cost(number));
-                    event.limit_key = self.limit_key(number);
                     event.destination = self.destination(number).map(|(_, number)| *number);
                 }
             }
@@ -192,9 +191,6 @@ impl Stream {
             let name = if self.publish.ordering_keys.is_some() { "ordering_key" } else { "coalesce_key" };
             add(name, format!(r#""key-{key}""#));
         }
-        if let Some(key) = self.limit_key(number) {
-            add("limit_key", format!(r#""key-{key}""#));
-        }
         if !self.publish.costs.is_empty() {
             add("cost", self.cost(number).to_string());
         }
@@ -204,11 +200,6 @@ impl Stream {
     fn key(&self, number: u64) -> Option<u32> {
         let keys = self.publish.ordering_keys.or(self.publish.coalesce_keys)?;
         Some(((number - self.first) % u64::from(keys.max(1))) as u32)
-    }
-
-    fn limit_key(&self, number: u64) -> Option<u32> {
-        let keys = self.publish.limit_keys?;
-        Some(self.publish.first_limit_key + ((number - self.first) % u64::from(keys.max(1))) as u32)
     }
 
     fn cost(&self, number: u64) -> u32 {

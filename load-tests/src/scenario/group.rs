@@ -52,9 +52,6 @@ pub(crate) struct Expect {
     pub(crate) overload_min: Option<f64>,
     /// Events with one `ordering_key` arrive in their order.
     pub(crate) in_order: bool,
-    /// From the instant at which the events of a limit key were meant to be posted until the last of them has arrived, for
-    /// every key but the one with the most events.
-    pub(crate) keys_within_s: Option<f64>,
 }
 
 impl Default for Expect {
@@ -67,7 +64,6 @@ impl Default for Expect {
             p99_ms: None,
             overload_min: None,
             in_order: false,
-            keys_within_s: None,
         }
     }
 }

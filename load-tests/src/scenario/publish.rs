@@ -36,10 +36,6 @@ pub(crate) struct Publish {
     pub(crate) persistent: bool,
     pub(crate) ordering_keys: Option<u32>,
     pub(crate) coalesce_keys: Option<u32>,
-    /// How many limit keys the events have, in turn, and the number of the first.
-    pub(crate) limit_keys: Option<u32>,
-    #[serde(default)]
-    pub(crate) first_limit_key: u32,
     /// The costs of the events, in turn.
     #[serde(default)]
     pub(crate) costs: Vec<NonZeroU32>,
