@@ -15,10 +15,11 @@ use weir_store::{
 };
 
 use crate::{
+    SqliteStore,
     commit_batch::Claiming,
     error::Result,
     outbox::ExpiredDelivery,
-    sql::{Batch, MAX_ROWS, Values, padded, query, visit_rows},
+    sql::{Batch, MAX_ROWS, Values, fetch, padded, query, visit_rows},
     transaction::Transaction,
 };
 
@@ -48,6 +49,10 @@ pub(crate) const OLDEST_DUE_OF_FLOW: &str = sql!(oldest_due!("deliveries_due_of_
 /// Of one destination, those without a limit key among the first.
 pub(crate) const OLDEST_DUE_KEYLESS: &str =
     sql!(oldest_due!("deliveries_due", "destination_id", " AND d.flow_id IS NULL"));
+
+/// Whether there is one.
+pub(crate) const HAS_KEYLESS: &str =
+    sql!(oldest_due!("deliveries_due", "destination_id", " AND d.flow_id IS NULL LIMIT 1"));
 
 /// Claims the deliveries of one request. `+state` makes the planner look up the given ids; with `state` it could scan
 /// all waiting deliveries.
@@ -93,6 +98,44 @@ impl DueDelivery {
             cost: rows::cost(row, 11)?,
         })
     }
+}
+
+impl SqliteStore {
+    /// Which requests the writer need not see: those for deliveries without a limit key where none waits. A reader finds
+    /// out. To look through a backlog takes 30 ms, in which the writer could commit claims and events, and the sweep asks
+    /// for it every few seconds. A delivery that is stored meanwhile wakes its flow itself.
+    pub(crate) async fn idle_requests(&self, requests: &[ClaimRequest], is_replay: bool) -> Result<Vec<bool>> {
+        let mut idle = Vec::new();
+        for (index, request) in requests.iter().enumerate() {
+            if request.flow != ClaimedFlow::Keyless {
+                continue;
+            }
+            let mut values = Values::id(request.destination_id.as_bytes());
+            values.int(is_replay.into()).int(KEYLESS_LOOKED_AT.into());
+            if fetch(&self.readers, HAS_KEYLESS, values, |_| Ok(())).await?.is_empty() {
+                idle.resize(requests.len(), false);
+                idle[index] = true;
+            }
+        }
+        Ok(idle)
+    }
+}
+
+/// The requests that are not idle.
+pub(crate) fn without_idle(requests: Vec<ClaimRequest>, idle: &[bool]) -> Vec<ClaimRequest> {
+    if idle.is_empty() {
+        return requests;
+    }
+    requests.into_iter().zip(idle).filter_map(|(request, idle)| (!idle).then_some(request)).collect()
+}
+
+/// The claims of all requests: none for those that are idle.
+pub(crate) fn with_idle(claims: Vec<Claims>, idle: &[bool]) -> Vec<Claims> {
+    if idle.is_empty() {
+        return claims;
+    }
+    let mut claims = claims.into_iter();
+    idle.iter().map(|idle| if *idle { None } else { claims.next() }.unwrap_or_default()).collect()
 }
 
 impl Transaction<'_, '_> {

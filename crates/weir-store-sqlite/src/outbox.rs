@@ -15,6 +15,7 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
+    claims::{with_idle, without_idle},
     commit_batch::{Operation, Recovery, Release},
     edit::Durable,
     error::Result,
@@ -26,10 +27,12 @@ use crate::{
 #[async_trait]
 impl Outbox for SqliteStore {
     async fn claim(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+        let idle = self.idle_requests(&requests, false).await?;
+        let requests = without_idle(requests, &idle);
         if requests.is_empty() {
-            return Ok(Vec::new());
+            return Ok(with_idle(Vec::new(), &idle));
         }
-        self.ask((requests, now), Operation::Claim).await
+        Ok(with_idle(self.ask((requests, now), Operation::Claim).await?, &idle))
     }
 
     async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64> {

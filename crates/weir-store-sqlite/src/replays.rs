@@ -9,7 +9,13 @@ use weir_store::{
     sql,
 };
 
-use crate::{SqliteStore, edit::Durable, history::WhereClause, sql::Values};
+use crate::{
+    SqliteStore,
+    claims::{with_idle, without_idle},
+    edit::Durable,
+    history::WhereClause,
+    sql::Values,
+};
 
 #[async_trait]
 impl Replays for SqliteStore {
@@ -78,12 +84,15 @@ impl ReplaySteps for SqliteStore {
     }
 
     async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+        let idle = self.idle_requests(&requests, true).await?;
+        let requests = without_idle(requests, &idle);
         if requests.is_empty() {
-            return Ok(Vec::new());
+            return Ok(with_idle(Vec::new(), &idle));
         }
         let is_durable = requests.iter().any(|request| request.durable);
         let durable = if is_durable { Durable::Yes } else { Durable::No };
-        self.edit(durable, move |transaction| transaction.claim_all(&requests, now, true)).await
+        let claims = self.edit(durable, move |transaction| transaction.claim_all(&requests, now, true)).await?;
+        Ok(with_idle(claims, &idle))
     }
 }
 

@@ -16,12 +16,13 @@ impl ReplayFilter {
             object.extend(value.map(|value| (name.to_owned(), value)));
         };
         // With a limit key the destination is an array, for the reason of the tenants below.
+        let id = destination_id.map(|id| id.to_string());
         put(
             "destination",
-            destination_id.map(|id| match limit_key {
-                None => json!(id.to_string()),
-                Some(key) => json!([id.to_string(), key.as_str()]),
-            }),
+            match limit_key {
+                Some(key) => Some(json!([id, key.as_str()])),
+                None => id.map(Value::String),
+            },
         );
         // Several tenants are written as an array. A program of an earlier version expects one name here, so it refuses
         // to read the array. If the array had a name of its own, that program would not notice it, and would send the
@@ -59,7 +60,8 @@ impl ReplayFilter {
             None => (None, None),
             Some(Value::Array(of_key)) => {
                 let [id, key] = &of_key[..] else { return None };
-                (Some(id.as_str()?.parse().ok()?), Some(LimitKey::new(key.as_str()?)))
+                let id = if id.is_null() { None } else { Some(id.as_str()?.parse().ok()?) };
+                (id, Some(LimitKey::new(key.as_str()?)))
             }
             Some(id) => (Some(id.as_str()?.parse().ok()?), None),
         };
@@ -122,7 +124,10 @@ mod tests {
         // An earlier version expects a text, so it refuses the filter.
         let stored: Value = serde_json::from_str(&of_key.to_stored()).expect("JSON");
         assert!(stored["destination"].as_str().is_none());
-        for filter in [all, some, kind, several, of_key] {
+        // It matches nothing, and is not to become one of all deliveries.
+        let mut of_no_destination = of_key.clone();
+        of_no_destination.deliveries.destination_id = None;
+        for filter in [all, some, kind, several, of_key, of_no_destination] {
             assert_eq!(ReplayFilter::from_stored(&filter.to_stored()).as_ref(), Some(&filter));
         }
         assert_eq!(ReplayFilter::from_stored("{}"), None);

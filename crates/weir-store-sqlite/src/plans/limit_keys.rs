@@ -5,7 +5,7 @@ use weir_store::{KEYLESS_LOOKED_AT, KEYS_LOOKED_AT};
 
 use super::*;
 use crate::{
-    claims::{OLDEST_DUE_KEYLESS, OLDEST_DUE_OF_FLOW},
+    claims::{HAS_KEYLESS, OLDEST_DUE_KEYLESS, OLDEST_DUE_OF_FLOW},
     limit_keys::{
         DUE_FLOWS, FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS,
         SENT_COUNTS_OF_FLOWS,
@@ -52,7 +52,9 @@ fn flows_are_read_by_their_indexes_at_every_size() {
 fn a_claim_of_a_flow_reads_its_part_of_an_index_without_sorting() {
     let connection = database();
     let of_destination = "deliveries USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)";
-    for (sql, index) in [(OLDEST_DUE_OF_FLOW, OF_FLOW), (OLDEST_DUE_KEYLESS, of_destination)] {
+    for (sql, index) in
+        [(OLDEST_DUE_OF_FLOW, OF_FLOW), (OLDEST_DUE_KEYLESS, of_destination), (HAS_KEYLESS, of_destination)]
+    {
         let plan = plan(&connection, sql);
         assert!(plan.contains(index) && plan.contains("SEARCH d USING PRIMARY KEY (id=?)"), "{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{plan}");
