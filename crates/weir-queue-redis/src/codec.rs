@@ -535,8 +535,8 @@ mod tests {
         let read = sent(&written, 100);
         assert_eq!(format!("{:?}", read.delivery), format!("{written:?}"));
         assert_eq!((read.generation, read.id.serial, read.expected_at, read.published_at), (10, 12, None, 6_000_000));
-        let head = Bytes::from(encode(&written, 0, &Keyring::default())).slice(..HEAD_LEN + 2);
-        assert_eq!(read_head(&mut head.clone()).map(|head| head.claim), Some(written.claim));
+        let mut head = Bytes::from(encode(&written, 0, &Keyring::default())).slice(..HEAD_LEN + 2);
+        assert_eq!(read_head(&mut head).map(|head| head.claim), Some(written.claim));
     }
 
     #[test]

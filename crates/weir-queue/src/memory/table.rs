@@ -457,9 +457,9 @@ impl JobTable {
     pub fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
         let id = request.id.destination_id;
         let Some(job) = self.jobs.get_mut(&id) else { return SlotAnswer::Withdrawn };
-        let mut group = job.group().and_then(|group| self.groups.get_mut(&group));
+        let group = job.group().and_then(|group| self.groups.get_mut(&group));
         let is_behind = group.as_ref().zip(job.terms.as_ref()).is_some_and(|(group, terms)| group.is_ahead_of(terms));
-        let answer = job.take_slot(now, request, group.as_deref_mut());
+        let answer = job.take_slot(now, request, group);
         // A run brings the terms.
         if is_behind {
             self.run_at_once(now, id);

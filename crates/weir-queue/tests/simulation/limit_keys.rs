@@ -48,6 +48,13 @@ impl World {
         self.edit_group(0, shared);
     }
 
+    fn hold_for(&mut self, time: Duration) -> Timestamp {
+        let destination_id = DestinationId::from_bytes(*budget_of_keys(DESTINATION).as_bytes());
+        let until = self.now + time;
+        self.table.hold(self.now, Hold { destination_id, until, sent_at: self.now });
+        until
+    }
+
     fn total(&self, since: Timestamp) -> usize {
         self.sent(since).iter().sum()
     }
@@ -122,6 +129,35 @@ fn a_paused_destination_sends_nothing_and_its_keys_have_one_run_each() {
     world.assert_caps();
 }
 
+/// Their runs end although no slot opens.
+#[test]
+fn the_keys_of_a_destination_that_is_paused_during_a_hold_have_one_run_each() {
+    let mut world = World::keyed(per_second(10));
+    for _ in 0..500 {
+        world.add(RateLimits::UNLIMITED, 1, MANY);
+    }
+    world.run_for(Duration::from_secs(2));
+    world.hold_for(Duration::from_secs(3_600));
+    world.run_for(Duration::from_secs(2));
+    world.pause(true);
+    let before = world.runs;
+    world.run_for(Duration::from_secs(5));
+    assert!((450..=600).contains(&(world.runs - before)), "{} runs", world.runs - before);
+    assert_eq!(world.table.depths().jobs, 0);
+}
+
+/// A run that finds nothing leaves its room to the next.
+#[test]
+fn keys_without_a_backlog_do_not_delay_the_next_where_one_send_may_be_in_flight() {
+    let mut world = World::keyed(RateLimits::UNLIMITED);
+    world.groups[0].0.max_in_flight = Some(1);
+    for backlog in [0, 0, 0, 0, 1] {
+        world.add(RateLimits::UNLIMITED, 1, backlog);
+    }
+    world.run_for(Duration::from_millis(500));
+    assert_eq!(world.sent(START), [0, 0, 0, 0, 1]);
+}
+
 #[test]
 fn a_held_destination_sends_nothing_and_its_keys_do_not_run() {
     let mut world = World::keyed(per_second(50));
@@ -129,9 +165,7 @@ fn a_held_destination_sends_nothing_and_its_keys_do_not_run() {
         world.add(RateLimits::UNLIMITED, 1, MANY);
     }
     world.run_for(Duration::from_secs(2));
-    let destination_id = DestinationId::from_bytes(*budget_of_keys(DESTINATION).as_bytes());
-    let until = world.now + Duration::from_secs(300);
-    world.table.hold(world.now, Hold { destination_id, until, sent_at: world.now });
+    let until = world.hold_for(Duration::from_secs(300));
     let (before, since) = (world.runs, world.now);
     world.run_for(Duration::from_secs(290));
     assert_eq!(world.total(since + SETTLED), 0);
