@@ -30,9 +30,10 @@ pub const MAX_POINTER_NAMES: usize = MAX_NAMES;
 pub struct LimitKey(Arc<str>);
 
 impl LimitKey {
-    /// The key with this text, or with its SHA-256 if it is longer than [`MAX_KEY_BYTES`].
+    /// The key with this text, or with its SHA-256 if it is longer than [`MAX_KEY_BYTES`], or has a NUL, which PostgreSQL
+    /// does not store.
     pub fn new(text: &str) -> Self {
-        if text.len() <= MAX_KEY_BYTES {
+        if text.len() <= MAX_KEY_BYTES && !text.contains('\0') {
             return Self(text.into());
         }
         let hash = Sha256::digest(text);
@@ -190,6 +191,7 @@ mod tests {
         assert_eq!(LimitKey::new(&"x".repeat(MAX_KEY_BYTES)).as_str().len(), MAX_KEY_BYTES);
         assert_eq!(LimitKey::new(&long('a')).as_str().len(), 64);
         assert_ne!(LimitKey::new(&long('a')), LimitKey::new(&long('b')));
+        assert_eq!(LimitKey::new("a\0").as_str().len(), 64);
     }
 
     #[test]

@@ -46,12 +46,12 @@ use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDele
 
 pub(crate) use self::{
     by_name::{__path_put, PathName, put},
-    edits::{Change, Requested, change, commit},
+    edits::{Change, Ends, Requested, change, commit},
     limit_group::check_may_change_group,
     release::{__path_release, release},
 };
 use self::{
-    edits::{Ends, check_may_change, check_may_route, later},
+    edits::{check_may_change, check_may_route, later},
     limit_group::check_may_move,
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
