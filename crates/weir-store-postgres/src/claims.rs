@@ -3,7 +3,7 @@
 //! Bodies come from the body cache if this process stored the events. A second statement reads the others. A process
 //! with an empty cache reads all bodies in the claim statement.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
@@ -14,7 +14,7 @@ use weir_core::{
 };
 use weir_sealing::Keyring;
 use weir_store::{
-    ClaimRequest, Claims, MessageGroup,
+    ClaimRequest, ClaimedFlow, Claims, KEYLESS_LOOKED_AT, MessageGroup,
     rows::{self, Row as _},
     sql,
 };
@@ -46,8 +46,12 @@ use crate::{
 /// - **Next due time.** For each request the statement returns the first due time after `after`, which is the current
 ///   time: everything due by then is claimed by this statement or by another. If the other statement fails, the sweep
 ///   finds its deliveries.
+///
+/// A request of the flow of a limit key has the same search in the index by flow. One of the deliveries without a limit
+/// key searches the first `$8` deliveries of its destination. Both have statements of their own, so that the one of
+/// destinations without limit keys stays as it is.
 macro_rules! claim {
-    ($body:literal, $claimed:literal) => {
+    ($body:literal, $claimed:literal, $flows:literal, $flow:literal, $due:expr, $next:expr) => {
         concat!(
             "
 WITH owner AS MATERIALIZED (
@@ -55,18 +59,20 @@ WITH owner AS MATERIALIZED (
     SELECT $7::integer IS NULL OR EXISTS (SELECT FROM processes WHERE id = $7) AS is_registered
 ), request AS MATERIALIZED (
     -- The requests of destinations that are neither paused nor deleted.
-    SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
-        AS r (destination_id, is_replay, max_claims, now, after, expires_at, request)
+    SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]",
+            $flows,
+            ") WITH ORDINALITY
+        AS r (destination_id, is_replay, max_claims, now, after, expires_at",
+            $flow,
+            ", request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
     WHERE owner.is_registered
 ), due AS MATERIALIZED (
     -- The oldest due deliveries of each request, with the addresses of their rows.
     SELECT r.request, r.now, r.expires_at, d.id, d.address
-    FROM request r CROSS JOIN LATERAL (
-        SELECT id, ctid AS address FROM deliveries
-        WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
-            AND next_attempt_at <= r.now
-        ORDER BY next_attempt_at, id LIMIT r.max_claims
+    FROM request r CROSS JOIN LATERAL (",
+            $due,
+            "
     ) d
 ), claimed AS (
     -- Claim them, or let them expire. A row that another claim has taken meanwhile is left out.
@@ -89,11 +95,9 @@ FROM ",
 UNION ALL
 -- The next due time of each request.
 SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM request r CROSS JOIN LATERAL (
-    SELECT next_attempt_at FROM deliveries
-    WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
-        AND next_attempt_at > r.after
-    ORDER BY next_attempt_at LIMIT 1
+FROM request r CROSS JOIN LATERAL (",
+            $next,
+            "
 ) next
 UNION ALL
 -- The sign that this process is not registered.
@@ -102,12 +106,112 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
     };
 }
 
-/// The claim that also reads the bodies. [`CLAIM`] reads none. It is a separate statement, because an outer join with a
-/// condition would look up each event and then discard it.
-pub(crate) const CLAIM_WITH_BODIES: &str =
-    sql!(claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id"));
+/// The search of a section of an index.
+macro_rules! due_of {
+    ($whose:literal) => {
+        concat!(
+            "
+        SELECT id, ctid AS address FROM deliveries
+        WHERE ",
+            $whose,
+            " AND state IN ({waiting}) AND is_replay = r.is_replay
+            AND next_attempt_at <= r.now
+        ORDER BY next_attempt_at, id LIMIT r.max_claims"
+        )
+    };
+}
 
-pub(crate) const CLAIM: &str = sql!(claim!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
+macro_rules! next_of {
+    ($whose:literal) => {
+        concat!(
+            "
+    SELECT next_attempt_at FROM deliveries
+    WHERE ",
+            $whose,
+            " AND state IN ({waiting}) AND is_replay = r.is_replay
+        AND next_attempt_at > r.after
+    ORDER BY next_attempt_at LIMIT 1"
+        )
+    };
+}
+
+/// The search for deliveries without a limit key. The LIMIT of the subquery bounds what it looks at.
+macro_rules! due_keyless {
+    () => {
+        "
+        SELECT id, address FROM (
+            SELECT id, ctid AS address, next_attempt_at, flow_id FROM deliveries
+            WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
+                AND next_attempt_at <= r.now
+            ORDER BY next_attempt_at, id LIMIT $8
+        ) looked WHERE flow_id IS NULL ORDER BY next_attempt_at, id LIMIT r.max_claims"
+    };
+}
+
+macro_rules! next_keyless {
+    () => {
+        "
+    SELECT next_attempt_at FROM (
+        SELECT next_attempt_at, flow_id FROM deliveries
+        WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
+            AND next_attempt_at > r.after
+        ORDER BY next_attempt_at LIMIT $8
+    ) looked WHERE flow_id IS NULL ORDER BY next_attempt_at LIMIT 1"
+    };
+}
+
+macro_rules! claim_of_destination {
+    ($body:literal, $claimed:literal) => {
+        claim!(
+            $body,
+            $claimed,
+            "",
+            "",
+            due_of!("destination_id = r.destination_id"),
+            next_of!("destination_id = r.destination_id")
+        )
+    };
+}
+
+macro_rules! claim_of_flow {
+    ($body:literal, $claimed:literal) => {
+        claim!(
+            $body,
+            $claimed,
+            ", $8::uuid[]",
+            ", flow_id",
+            due_of!("flow_id = r.flow_id"),
+            next_of!("flow_id = r.flow_id")
+        )
+    };
+}
+
+macro_rules! claim_keyless {
+    ($body:literal, $claimed:literal) => {
+        claim!($body, $claimed, "", "", due_keyless!(), next_keyless!())
+    };
+}
+
+/// The claims that also read the bodies. The others read none. They are separate statements, because an outer join with
+/// a condition would look up each event and then discard it.
+macro_rules! with_bodies {
+    ($claim:ident) => {
+        sql!($claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id"))
+    };
+}
+
+macro_rules! without_bodies {
+    ($claim:ident) => {
+        sql!($claim!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"))
+    };
+}
+
+pub(crate) const CLAIM_WITH_BODIES: &str = with_bodies!(claim_of_destination);
+pub(crate) const CLAIM: &str = without_bodies!(claim_of_destination);
+pub(crate) const CLAIM_OF_FLOW_WITH_BODIES: &str = with_bodies!(claim_of_flow);
+pub(crate) const CLAIM_OF_FLOW: &str = without_bodies!(claim_of_flow);
+pub(crate) const CLAIM_KEYLESS_WITH_BODIES: &str = with_bodies!(claim_keyless);
+pub(crate) const CLAIM_KEYLESS: &str = without_bodies!(claim_keyless);
 
 pub(crate) const BODIES: &str =
     "SELECT e.id, e.data_offset, e.body, e.traceparent FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
@@ -184,28 +288,31 @@ impl Operation for Claiming {
     }
 }
 
-/// The requests of all operations, in waves. A wave names each section of the due index once: two requests for one
-/// section in one statement would find the same rows. There is nearly always one wave. Every process claims in the
-/// order of the index, so that two processes with the same sections cannot deadlock.
+/// The requests of all operations, in waves, each for one statement. A wave names each section of an index once: two
+/// requests for one section in one statement would find the same rows. Requests of limit keys have waves of their own,
+/// as they have other statements. There is nearly always one wave. Every process claims in the order of the index, so
+/// that two processes with the same sections cannot deadlock.
 fn waves<'r>(batch: &[&'r Claiming]) -> Vec<Vec<BatchRequest<'r>>> {
-    let mut waves: Vec<Vec<BatchRequest<'r>>> = Vec::new();
-    let mut times_named: HashMap<(DestinationId, bool), usize> = HashMap::new();
+    let mut waves: BTreeMap<(usize, u8), Vec<BatchRequest<'r>>> = BTreeMap::new();
+    let mut times_named: HashMap<(u8, DestinationId, bool), usize> = HashMap::new();
     for (operation, claiming) in batch.iter().enumerate() {
         let (now, of_replays) = (claiming.now, claiming.of_replays);
         for (index, request) in claiming.requests.iter().enumerate() {
+            let kind = match request.flow {
+                ClaimedFlow::All => 0,
+                ClaimedFlow::Keyless => 1,
+                ClaimedFlow::Key(_) => 2,
+            };
             // The first request for a section goes to the first wave, the second one to the second wave.
-            let wave = times_named.entry((request.destination_id, of_replays)).or_default();
-            if waves.len() == *wave {
-                waves.push(Vec::new());
-            }
-            waves[*wave].push(BatchRequest { operation, index, request, now, of_replays });
+            let wave = times_named.entry((kind, request.flow_id(), of_replays)).or_default();
+            waves.entry((*wave, kind)).or_default().push(BatchRequest { operation, index, request, now, of_replays });
             *wave += 1;
         }
     }
-    for wave in &mut waves {
-        wave.sort_unstable_by_key(|one| (one.request.destination_id, one.of_replays));
+    for wave in waves.values_mut() {
+        wave.sort_unstable_by_key(|one| (one.request.flow_id(), one.of_replays));
     }
-    waves
+    waves.into_values().collect()
 }
 
 /// A request with a limit of 0 asks for the first due time of all waiting deliveries.
@@ -241,16 +348,26 @@ async fn claim(
     answers: &mut [Vec<Claims>],
 ) -> Result<Vec<MessageGroup>, sqlx::Error> {
     // One row of parameters for each request. One statement claims for all of them.
-    let rows = sqlx::query(if has_cached_bodies { CLAIM } else { CLAIM_WITH_BODIES })
+    let [with_bodies, without_bodies] = match requests.first().map(|one| one.request.flow).unwrap_or_default() {
+        ClaimedFlow::All => [CLAIM_WITH_BODIES, CLAIM],
+        ClaimedFlow::Key(_) => [CLAIM_OF_FLOW_WITH_BODIES, CLAIM_OF_FLOW],
+        ClaimedFlow::Keyless => [CLAIM_KEYLESS_WITH_BODIES, CLAIM_KEYLESS],
+    };
+    let mut query = sqlx::query(if has_cached_bodies { without_bodies } else { with_bodies })
         .bind(column(requests, |one| uuid(one.request.destination_id.as_bytes())))
         .bind(column(requests, |one| one.of_replays))
         .bind(column(requests, |one| i64::from(one.request.limit)))
         .bind(column(requests, |one| one.now.as_nanos()))
         .bind(column(requests, after))
         .bind(column(requests, |one| one.request.expires_at.as_nanos()))
-        .bind(owner.map(|owner| owner.0))
-        .fetch_all(connection)
-        .await?;
+        .bind(owner.map(|owner| owner.0));
+    // The eighth parameter is that of the statement.
+    query = match requests.first().map(|one| one.request.flow).unwrap_or_default() {
+        ClaimedFlow::All => query,
+        ClaimedFlow::Key(_) => query.bind(column(requests, |one| uuid(one.request.flow_id().as_bytes()))),
+        ClaimedFlow::Keyless => query.bind(i64::from(KEYLESS_LOOKED_AT)),
+    };
+    let rows = query.fetch_all(connection).await?;
     // Split the rows into next due times, expired deliveries and claims.
     let mut counts = vec![RequestCount::default(); requests.len()];
     let mut freed = Vec::new();

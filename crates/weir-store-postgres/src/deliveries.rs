@@ -93,6 +93,7 @@ pub(crate) fn large_backlog(of: Option<DestinationId>) -> Select {
 pub(crate) fn window_end(filter: &DeliveryFilter, part: &ListPart, page: PageRequest, rows: u32) -> Select {
     let mut select = Select::new("SELECT d.id FROM deliveries d".to_owned());
     select.of_destination(filter.destination_id);
+    select.of_flow(filter.flow_id());
     select.ended(part.indexed_state());
     select.range("d", (filter.order, page.before), filter.from, filter.to);
     select.sql.push_str(&format!(" ORDER BY d.id {} LIMIT 1 OFFSET", filter.order.sql()));
@@ -115,6 +116,7 @@ fn indexed(filter: &DeliveryFilter, part: &ListPart, cursor: Option<[u8; 16]>) -
         select.of_event(id);
     }
     select.of_destination(filter.destination_id);
+    select.of_flow(filter.flow_id());
     select.ended(part.indexed_state());
     if few {
         select.condition(&in_states("d.state", &part.states));
@@ -200,6 +202,13 @@ impl Select {
     pub(crate) fn of_destination(&mut self, id: Option<DestinationId>) {
         if let Some(id) = id {
             self.compare("d.destination_id =", uuid(id.as_bytes()));
+        }
+    }
+
+    /// Adds the condition on the flow of a limit key.
+    pub(crate) fn of_flow(&mut self, id: Option<DestinationId>) {
+        if let Some(id) = id {
+            self.compare("d.flow_id =", uuid(id.as_bytes()));
         }
     }
 

@@ -38,6 +38,7 @@ use crate::{
     message_groups::{self, advance, lock_name},
     partitions::day_of_id,
     processes::IS_REGISTERED,
+    results::storable,
     rows::{Read, column, uuid},
     writer::Operation,
 };
@@ -103,6 +104,16 @@ WITH of_events AS (
     WHERE e.id = r.id AND e.id = ANY($1)
 )
 UPDATE deliveries d SET cost = r.cost FROM unnest($3::uuid[], $4::integer[]) AS r (id, cost)
+WHERE d.id = r.id AND d.id = ANY($3)";
+
+/// Those of other days are left out as above.
+pub(crate) const RECORD_LIMIT_KEYS: &str = "
+WITH of_events AS (
+    UPDATE events e SET limit_key = r.limit_key FROM unnest($1::uuid[], $2::text[]) AS r (id, limit_key)
+    WHERE e.id = r.id AND e.id = ANY($1)
+)
+UPDATE deliveries d SET flow_id = r.flow_id, limit_key = r.limit_key
+FROM unnest($3::uuid[], $4::uuid[], $5::text[]) AS r (id, flow_id, limit_key)
 WHERE d.id = r.id AND d.id = ANY($3)";
 
 /// A delivery that is stored as claimed has its first claim.
@@ -198,6 +209,7 @@ async fn store_after_refresh(
     }
     record_filtered(&intake.events, &mut transaction).await?;
     record_costs(&intake, &mut transaction).await?;
+    record_limit_keys(&intake, &mut transaction).await?;
     // A guard failed: another process stored a key, or this one was declared dead. Without a commit nothing is stored.
     let Some(freed) = freed else {
         transaction.rollback().await?;
@@ -235,13 +247,19 @@ async fn store_by_cache(
     }
     // One call takes the locks, checks the guards, and stores all or nothing. If nothing, the fast path's room is
     // freed.
-    // Events that filters kept from a destination, and those with a cost, get a second statement, and so a transaction.
-    let is_rare = |stored: &StoredEvent<'_>| stored.filtered.is_some() || stored.event.options.cost.is_some();
-    let stored = if intake.events.iter().any(is_rare) {
+    // Events that filters kept from a destination, and those with a cost or a limit key, get a second statement, and so
+    // a transaction.
+    let is_rare = |stored: &StoredEvent<'_>| {
+        let options = &stored.event.options;
+        stored.filtered.is_some() || options.cost.is_some() || options.limit_key.is_some()
+    };
+    let has_keys = intake.deliveries.iter().any(|delivery| delivery.limit_key.is_some());
+    let stored = if has_keys || intake.events.iter().any(is_rare) {
         let mut transaction = connection.begin().await?;
         let stored = insert(&guards, &intake.events, &intake.deliveries, &mut transaction, &shared.keyring).await?;
         record_filtered(&intake.events, &mut transaction).await?;
         record_costs(&intake, &mut transaction).await?;
+        record_limit_keys(&intake, &mut transaction).await?;
         transaction.commit().await?;
         stored
     } else {
@@ -421,6 +439,29 @@ async fn record_costs(intake: &Intake<'_>, connection: &mut PgConnection) -> Res
     if !events.is_empty() {
         let record = sqlx::query(RECORD_COSTS).bind(events).bind(of_events).bind(deliveries).bind(of_deliveries);
         record.execute(connection).await?;
+    }
+    Ok(())
+}
+
+/// Records the limit keys that events name, and those of deliveries with their flows. Nothing is recorded of what a failed
+/// guard kept out of the tables.
+async fn record_limit_keys(intake: &Intake<'_>, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let of_event = |one: &StoredEvent<'_>| {
+        let key = one.event.options.limit_key.as_ref()?;
+        Some((uuid(one.event.id.as_bytes()), storable(key.as_str()).into_owned()))
+    };
+    let (events, of_events): (Vec<Uuid>, Vec<String>) = intake.events.iter().filter_map(of_event).unzip();
+    let (mut deliveries, mut flows, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+    for delivery in &intake.deliveries {
+        if let (Some(key), Some(flow)) = (&delivery.limit_key, delivery.flow_id()) {
+            deliveries.push(uuid(delivery.id.as_bytes()));
+            flows.push(uuid(flow.as_bytes()));
+            keys.push(storable(key.as_str()).into_owned());
+        }
+    }
+    if !events.is_empty() || !deliveries.is_empty() {
+        let record = sqlx::query(RECORD_LIMIT_KEYS).bind(events).bind(of_events);
+        record.bind(deliveries).bind(flows).bind(keys).execute(connection).await?;
     }
     Ok(())
 }

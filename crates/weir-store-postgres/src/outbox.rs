@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
-use weir_core::{DestinationId, RateLimit, Timestamp, claim::Claim};
+use weir_core::{DestinationId, RateLimit, Timestamp, claim::Claim, limit_key::is_of_key};
 use weir_store::{
     ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, SentCounts, StoreResult,
     end_of_time,
@@ -18,6 +18,7 @@ use crate::{
     claims::Claiming,
     edit::change,
     errors::store_error,
+    limit_keys::{SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
     message_groups::advance,
     recovery::{Abandoned, recover},
     rows::{column, named, uuid},
@@ -63,16 +64,30 @@ impl Outbox for PostgresStore {
     }
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
-        let query = sqlx::query(SEND_HISTORY).bind(column(ids, |id| uuid(id.as_bytes())));
-        let found: HashMap<_, _> = self.read(query, rows::send_history).await?.into_iter().collect();
+        let mut found: HashMap<_, _> = HashMap::with_capacity(ids.len());
+        for (ids, sql) in of_destinations_and_flows(ids, [SEND_HISTORY, SEND_HISTORY_OF_FLOWS]) {
+            if !ids.is_empty() {
+                let query = sqlx::query(sql).bind(column(&ids, |id| uuid(id.as_bytes())));
+                found.extend(self.read(query, rows::send_history).await?);
+            }
+        }
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
     async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
-        let sql = if limit.is_in_costs() { SENT_COSTS } else { SENT_COUNTS };
+        let statements = match limit.is_in_costs() {
+            false => [SENT_COUNTS, SENT_COUNTS_OF_FLOWS],
+            true => [SENT_COSTS, SENT_COSTS_OF_FLOWS],
+        };
         let bucket = limit.bucket().as_nanos() as i64;
-        let query = sqlx::query(sql).bind(column(ids, |id| uuid(id.as_bytes()))).bind(bucket);
-        let found = self.read(query.bind(since.as_nanos()), |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
+        let mut found = Vec::new();
+        for (ids, sql) in of_destinations_and_flows(ids, statements) {
+            if !ids.is_empty() {
+                let query = sqlx::query(sql).bind(column(&ids, |id| uuid(id.as_bytes()))).bind(bucket);
+                let read = self.read(query.bind(since.as_nanos()), |row| Ok((row.int(0)?, row.optional_int(1)?)));
+                found.extend(read.await?);
+            }
+        }
         Ok(rows::sent_counts(found))
     }
 
@@ -107,6 +122,15 @@ impl PostgresStore {
         }
         Ok(answers)
     }
+}
+
+/// The destinations and the flows among the ids, each with its statement.
+fn of_destinations_and_flows(
+    ids: &[DestinationId],
+    [of_destinations, of_flows]: [&'static str; 2],
+) -> [(Vec<DestinationId>, &'static str); 2] {
+    let (flows, destinations) = ids.iter().partition(|id| is_of_key(**id));
+    [(destinations, of_destinations), (flows, of_flows)]
 }
 
 /// The answers to some requests of a call, each with its index in the call.

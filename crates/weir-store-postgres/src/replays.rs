@@ -149,8 +149,13 @@ async fn cancel(
 impl Select {
     /// Adds the conditions that an index on the deliveries `d` serves.
     pub(crate) fn index_for_state(&mut self, filter: &ReplayFilter, state: DeliveryState) {
-        self.of_destination(filter.deliveries.destination_id);
-        self.ended(Some(state));
+        if let Some(flow) = filter.deliveries.flow_id() {
+            // Of one limit key, in any state: its index is in the order of ids.
+            self.of_flow(Some(flow));
+        } else {
+            self.of_destination(filter.deliveries.destination_id);
+            self.ended(Some(state));
+        }
         self.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
     }
 

@@ -68,6 +68,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(38, "costs", include_str!("../../../migrations/postgres/0038_costs.sql")),
     migration(39, "throttled", include_str!("../../../migrations/postgres/0039_throttled.sql")),
     migration(40, "reservations", include_str!("../../../migrations/postgres/0040_reservations.sql")),
+    migration(41, "limit keys", include_str!("../../../migrations/postgres/0041_limit_keys.sql")),
 ]);
 
 fn migrator() -> Migrator {
@@ -134,7 +135,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 25] = [
+    const LEFT_BEHIND: [(i64, &str); 26] = [
         (
             1,
             r#"
@@ -252,6 +253,8 @@ mod tests {
         (38, "SELECT 1"),
         (39, "SELECT 1"),
         (40, "SELECT 1"),
+        // A program of the previous version stores deliveries without a flow.
+        (41, "SELECT 1"),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

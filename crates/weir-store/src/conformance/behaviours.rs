@@ -311,6 +311,8 @@ macro_rules! store_conformance {
             resolved_claims_have_an_unknown_outcome_and_are_counted,
             claims_that_ended_meanwhile_are_not_resolved,
             a_resolved_claim_ends_like_a_recovered_one,
+            every_limit_key_of_an_event_is_found,
+            an_event_above_the_limit_of_its_key_is_refused,
         );
     };
     (@each $backend:path, $($behaviour:ident),+ $(,)?) => {$(

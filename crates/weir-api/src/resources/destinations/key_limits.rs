@@ -15,7 +15,7 @@ use weir_core::{
     LimitKey, RateLimits,
     destination::Settings,
     limit_group::DEFAULT_WEIGHT,
-    limit_key::{KeyLimits, KeyOverride, MAX_OVERRIDES, MAX_POINTER_BYTES},
+    limit_key::{KeyLimits, KeyOverride, MAX_OVERRIDES, MAX_POINTER_BYTES, MAX_POINTER_NAMES},
 };
 
 use super::rates::{self, Limits, RateLimitRequest};
@@ -37,6 +37,7 @@ text! {
     pub(crate) struct PointerText(String);
     parse = |text| match is_pointer(text) {
         _ if text.len() > MAX_POINTER_BYTES => Err(format!("must be at most {MAX_POINTER_BYTES} bytes long")),
+        _ if text.split('/').count() > MAX_POINTER_NAMES + 1 => Err(format!("must have at most {MAX_POINTER_NAMES} names")),
         true => Ok(text.to_owned()),
         false => Err("must be a JSON pointer into `data`, such as `/customer/id` (`~1` is a `/` in a name, `~0` a `~`)".to_owned()),
     };
