@@ -8,7 +8,7 @@ use weir_core::{
     limit::{Shape, Unit},
 };
 
-use super::{ReceiverBehavior, one};
+use super::{ReceiverBehavior, key_limits_in, one};
 
 /// Destinations with the same settings and expectations.
 #[derive(Debug, Clone, Deserialize)]
@@ -71,7 +71,8 @@ impl Default for Expect {
 impl Group {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(self.count >= 1, "count must be at least 1");
-        limits_in(&self.settings).map(drop)
+        limits_in(&self.settings)?;
+        key_limits_in(&self.settings).map(drop)
     }
 }
 
