@@ -89,7 +89,7 @@ pub(crate) async fn purge(
     if cancelled > 0 && !destination.settings.paused {
         // A concurrent run may have claimed fewer deliveries because of the purge and concluded that the backlog is
         // empty.
-        api.wake(&[Wake { destination_id: id, due: now }]).await;
+        api.wake(&[Wake { destination_id: purge.flow_id().unwrap_or(id), due: now }]).await;
     }
     tracing::info!(destination = %id, cancelled, "purged the waiting deliveries of a destination");
     Ok(Json(types::PurgeAnswer::Purged(types::Purged { cancelled })))

@@ -32,7 +32,7 @@ text! {
     /// A JSON pointer (RFC 6901) into the `data` of events, of at most 256 bytes. `~1` stands for a `/` in a name, `~0` for a `~`.
     #[schema(
         as = LimitKeyPointer, value_type = String, max_length = 256, example = "/customer/id",
-        pattern = "^(/([!-.0-}]|~[01])*)+$"
+        pattern = "^(/([!-.0-}]|~[01])*){1,8}$"
     )]
     pub(crate) struct PointerText(String);
     parse = |text| match is_pointer(text) {
