@@ -5,6 +5,7 @@
 //! and the server would keep a generic plan that was made then.
 
 mod activity;
+mod limit_keys;
 mod reservations;
 
 use std::{sync::Arc, time::Duration};
