@@ -17,7 +17,6 @@ pub(crate) mod targets;
 pub(crate) mod weir;
 
 mod backlog;
-mod budgets;
 mod cost;
 mod destinations;
 mod edit;
@@ -64,12 +63,7 @@ impl SetUp {
     /// Whether a topic is measured on this set-up. Separate processes change only the path of a delivery between them.
     /// The cost with many destinations and the limits depend on the same code as in one process.
     pub(crate) fn has(self, topic: Topic) -> bool {
-        match topic {
-            Topic::Throughput | Topic::Latency => true,
-            // It needs no set-up, so it is measured once.
-            Topic::Budgets => self == Self::Embedded,
-            _ => self != Self::Roles,
-        }
+        self != Self::Roles || matches!(topic, Topic::Throughput | Topic::Latency)
     }
 }
 
@@ -85,8 +79,6 @@ pub(crate) enum Topic {
     Destinations,
     /// CPU time for each delivery, depending on the number of busy limit keys
     Keys,
-    /// The time of a slot under one, two and three budgets
-    Budgets,
     /// Events a second over many destinations of one tenant that have a type each
     FanOut,
     /// CPU time for each delivery, depending on the size of a standing backlog
@@ -112,7 +104,6 @@ impl Topic {
             Self::Latency => "Latency",
             Self::Destinations => "Cost per delivery: active destinations",
             Self::Keys => "Cost per delivery: limit keys",
-            Self::Budgets => "Slots from several budgets",
             Self::FanOut => "Fan-out: a type for each destination",
             Self::Backlog => "Cost per delivery: backlog",
             Self::Idle => "Idle destinations",
@@ -132,7 +123,7 @@ mod tests {
     #[test]
     fn separate_roles_are_measured_for_throughput_and_latency_only() {
         let topics = |set_up: SetUp| Topic::value_variants().iter().copied().filter(|topic| set_up.has(*topic)).count();
-        assert_eq!(SetUp::ALL.map(topics), [13, 12, 2]);
+        assert_eq!(SetUp::ALL.map(topics), [12, 12, 2]);
         assert!(SetUp::Roles.has(Topic::Throughput) && SetUp::Roles.has(Topic::Latency));
     }
 }

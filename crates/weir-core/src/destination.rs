@@ -13,7 +13,7 @@ use crate::{
     filter::Filter,
     id::{DestinationId, LimitGroupId},
     limit::RateLimits,
-    limit_group::Home,
+    limit_group::{Home, KeysOf, LimitGroup},
     limit_key::{FlowLimits, KeyLimits, LimitKey, budget_of_keys},
     order::DeliveryOrder,
     pattern::EventPattern,
@@ -191,6 +191,44 @@ impl Destination {
     /// flows share.
     pub fn shared_budget(&self) -> Option<LimitGroupId> {
         if self.keyed_at.is_some() { Some(budget_of_keys(self.id)) } else { self.settings.limit_group }
+    }
+
+    /// As the group of its limit keys. Keys have no breakers of their own, so while the destination's breaker is not closed,
+    /// one send of all of them is in flight.
+    pub fn as_group(&self) -> LimitGroup {
+        let settings = &self.settings;
+        let most = if self.breaker.reason().is_some() { 1 } else { settings.max_in_flight };
+        LimitGroup {
+            id: budget_of_keys(self.id),
+            tenant: Some(settings.tenant.clone()),
+            name: settings.name.clone(),
+            rate_limits: settings.rate_limits.clone(),
+            max_in_flight: Some(most),
+            temporary: self.temporary.clone(),
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            keys_of: Some(KeysOf {
+                destination_id: self.id,
+                suspended: settings.paused,
+                held_until: self.held().0,
+                released_at: self.released_at,
+            }),
+        }
+    }
+
+    /// A deleted destination as the group of its limit keys: nothing is sent.
+    pub fn deleted_as_group(id: DestinationId, deleted_at: Timestamp) -> LimitGroup {
+        LimitGroup {
+            id: budget_of_keys(id),
+            tenant: None,
+            name: String::new(),
+            rate_limits: RateLimits::UNLIMITED,
+            max_in_flight: Some(0),
+            temporary: Temporary::default(),
+            created_at: deleted_at,
+            updated_at: deleted_at,
+            keys_of: Some(KeysOf { destination_id: id, suspended: true, held_until: None, released_at: None }),
+        }
     }
 
     /// The flow of the deliveries with this key, or of those without one, as a destination whose limits are those of the

@@ -3,10 +3,8 @@
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use crate::{
-    destination::Destination,
     id::{DestinationId, InvalidId, LimitGroupId},
     limit::RateLimits,
-    limit_key::budget_of_keys,
     temporary::Temporary,
     time::Timestamp,
 };
@@ -49,44 +47,6 @@ pub struct KeysOf {
 }
 
 impl LimitGroup {
-    /// A destination as the group of its limit keys. Keys have no breakers of their own, so while the destination's breaker is
-    /// not closed, one send of all of them is in flight.
-    pub fn of_keys(destination: &Destination) -> Self {
-        let settings = &destination.settings;
-        let most = if destination.breaker.reason().is_some() { 1 } else { settings.max_in_flight };
-        Self {
-            id: budget_of_keys(destination.id),
-            tenant: Some(settings.tenant.clone()),
-            name: settings.name.clone(),
-            rate_limits: settings.rate_limits.clone(),
-            max_in_flight: Some(most),
-            temporary: destination.temporary.clone(),
-            created_at: destination.created_at,
-            updated_at: destination.updated_at,
-            keys_of: Some(KeysOf {
-                destination_id: destination.id,
-                suspended: settings.paused,
-                held_until: destination.held().0,
-                released_at: destination.released_at,
-            }),
-        }
-    }
-
-    /// A deleted destination as the group of its limit keys: nothing is sent.
-    pub fn of_deleted(destination_id: DestinationId, deleted_at: Timestamp) -> Self {
-        Self {
-            id: budget_of_keys(destination_id),
-            tenant: None,
-            name: String::new(),
-            rate_limits: RateLimits::UNLIMITED,
-            max_in_flight: Some(0),
-            temporary: Temporary::default(),
-            created_at: deleted_at,
-            updated_at: deleted_at,
-            keys_of: Some(KeysOf { destination_id, suspended: true, held_until: None, released_at: None }),
-        }
-    }
-
     /// The group with the limits that are in force at `now`, for whoever acts at `now`.
     pub fn at(&self, now: Timestamp) -> Cow<'_, Self> {
         let Some(overridden) = self.temporary.override_at(now) else { return Cow::Borrowed(self) };

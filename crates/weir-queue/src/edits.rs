@@ -31,7 +31,7 @@ impl Edits {
 
     pub fn add(&mut self, destination: &Destination, now: Timestamp) {
         if destination.keyed_at.is_some() {
-            self.budgets.push(Arc::new(LimitGroup::of_keys(destination)));
+            self.budgets.push(Arc::new(destination.as_group()));
         }
         self.terms.push(TermsChange { destination_id: destination.id, terms: Terms::of(destination, now) });
     }
@@ -39,7 +39,7 @@ impl Edits {
     /// `before`: the destination before its deletion, if it is known.
     pub fn add_deleted(&mut self, destination_id: DestinationId, deleted_at: Timestamp, before: Option<&Destination>) {
         if before.is_none_or(|of| of.keyed_at.is_some()) {
-            self.budgets.push(Arc::new(LimitGroup::of_deleted(destination_id, deleted_at)));
+            self.budgets.push(Arc::new(Destination::deleted_as_group(destination_id, deleted_at)));
         }
         let group = before.and_then(Destination::shared_budget);
         self.terms.push(TermsChange { destination_id, terms: Terms { group, ..Terms::deleted(deleted_at) } });

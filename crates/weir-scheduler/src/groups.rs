@@ -23,7 +23,7 @@ impl Scheduler {
         for run in runs.iter_mut() {
             let Some(destination) = run.destination.as_ref().filter(|of| of.keyed_at.is_some()) else { continue };
             let id = budget_of_keys(destination.id);
-            let terms = of_keys.entry(id).or_insert_with(|| Arc::new(LimitGroup::of_keys(destination)));
+            let terms = of_keys.entry(id).or_insert_with(|| Arc::new(destination.as_group()));
             run.group = Some(GroupRun { terms: Arc::clone(terms), recovered: None });
         }
         let ids: BTreeSet<_> = runs.iter().filter(|run| run.group.is_none()).filter_map(Run::group_id).collect();
@@ -122,7 +122,7 @@ impl Scheduler {
         for run in runs {
             let Some(turn) = run.lease.turn.filter(|turn| !turn.is_known) else { continue };
             let Some(group) = run.group.as_mut().filter(|group| group.terms.id == turn.group) else { continue };
-            if !found.contains_key(&turn.group) {
+            if let Entry::Vacant(unknown) = found.entry(turn.group) {
                 let (mut known_since, mut now) = (turn.known_since, now);
                 if let Some(destination) = run.destination.as_ref().filter(|_| group.terms.keys_of.is_some()) {
                     // The job of the destination may still have terms from before it had limit keys, and grant slots
@@ -132,7 +132,7 @@ impl Scheduler {
                     now = self.clock.now();
                     known_since = now;
                 }
-                found.insert(turn.group, recovered(&*self.store, &group.terms, known_since, now).await?);
+                unknown.insert(recovered(&*self.store, &group.terms, known_since, now).await?);
             }
             group.recovered = found.get(&turn.group).cloned();
         }

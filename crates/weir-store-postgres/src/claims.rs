@@ -3,7 +3,7 @@
 //! Bodies come from the body cache if this process stored the events. A second statement reads the others. A process
 //! with an empty cache reads all bodies in the claim statement.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
@@ -26,7 +26,9 @@ use crate::{
     writer::Operation,
 };
 
-/// The claim statement. The parameters are the expression for the body of a claimed delivery and the FROM clause.
+/// The claim statement. The parameters are the expression for the body of a claimed delivery, the FROM clause, more columns
+/// of a request with their names, and two searches for a request `r`: for its oldest due deliveries, and for its next due
+/// time.
 ///
 /// - **Search.** One subquery per request reads the oldest due deliveries, live ones or those of replays, from its
 ///   section of the due index. LIMIT bounds it, so the cost does not depend on the length of the backlog, and no
@@ -46,12 +48,8 @@ use crate::{
 /// - **Next due time.** For each request the statement returns the first due time after `after`, which is the current
 ///   time: everything due by then is claimed by this statement or by another. If the other statement fails, the sweep
 ///   finds its deliveries.
-///
-/// A request of the flow of a limit key has the same search in the index by flow. One of the deliveries without a limit
-/// key searches the first `$8` deliveries of its destination. Both have statements of their own, so that the one of
-/// destinations without limit keys stays as it is.
 macro_rules! claim {
-    ($body:literal, $claimed:literal, $flows:literal, $flow:literal, $due:expr, $next:expr) => {
+    ($body:literal, $claimed:literal, $columns:literal, $names:literal, $due:expr, $next:expr) => {
         concat!(
             "
 WITH owner AS MATERIALIZED (
@@ -60,10 +58,10 @@ WITH owner AS MATERIALIZED (
 ), request AS MATERIALIZED (
     -- The requests of destinations that are neither paused nor deleted.
     SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]",
-            $flows,
+            $columns,
             ") WITH ORDINALITY
         AS r (destination_id, is_replay, max_claims, now, after, expires_at",
-            $flow,
+            $names,
             ", request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
     WHERE owner.is_registered
@@ -106,112 +104,77 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
     };
 }
 
-/// The search of a section of an index.
-macro_rules! due_of {
-    ($whose:literal) => {
-        concat!(
+/// The claim of all deliveries of destinations.
+macro_rules! claim_of_destinations {
+    ($body:literal, $claimed:literal) => {
+        claim!(
+            $body,
+            $claimed,
+            "",
+            "",
             "
         SELECT id, ctid AS address FROM deliveries
-        WHERE ",
-            $whose,
-            " AND state IN ({waiting}) AND is_replay = r.is_replay
+        WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
             AND next_attempt_at <= r.now
-        ORDER BY next_attempt_at, id LIMIT r.max_claims"
-        )
-    };
-}
-
-macro_rules! next_of {
-    ($whose:literal) => {
-        concat!(
+        ORDER BY next_attempt_at, id LIMIT r.max_claims",
             "
     SELECT next_attempt_at FROM deliveries
-    WHERE ",
-            $whose,
-            " AND state IN ({waiting}) AND is_replay = r.is_replay
+    WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
         AND next_attempt_at > r.after
     ORDER BY next_attempt_at LIMIT 1"
         )
     };
 }
 
-/// The search for deliveries without a limit key. The LIMIT of the subquery bounds what it looks at.
-macro_rules! due_keyless {
-    () => {
-        "
-        SELECT id, address FROM (
-            SELECT id, ctid AS address, next_attempt_at, flow_id FROM deliveries
-            WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
-                AND next_attempt_at <= r.now
-            ORDER BY next_attempt_at, id LIMIT $8
-        ) looked WHERE flow_id IS NULL ORDER BY next_attempt_at, id LIMIT r.max_claims"
-    };
-}
-
-macro_rules! next_keyless {
-    () => {
-        "
-    SELECT next_attempt_at FROM (
-        SELECT next_attempt_at, flow_id FROM deliveries
-        WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
-            AND next_attempt_at > r.after
-        ORDER BY next_attempt_at LIMIT $8
-    ) looked WHERE flow_id IS NULL ORDER BY next_attempt_at LIMIT 1"
-    };
-}
-
-macro_rules! claim_of_destination {
-    ($body:literal, $claimed:literal) => {
-        claim!(
-            $body,
-            $claimed,
-            "",
-            "",
-            due_of!("destination_id = r.destination_id"),
-            next_of!("destination_id = r.destination_id")
-        )
-    };
-}
-
-macro_rules! claim_of_flow {
+/// The claim of single flows of destinations with limit keys: of one key, or, with NULL, of those without a key. One of the
+/// two branches of a search runs: the other has no key to search for, or a condition that is false for the whole request.
+macro_rules! claim_of_flows {
     ($body:literal, $claimed:literal) => {
         claim!(
             $body,
             $claimed,
             ", $8::uuid[]",
             ", flow_id",
-            due_of!("flow_id = r.flow_id"),
-            next_of!("flow_id = r.flow_id")
+            "
+        (SELECT id, ctid AS address FROM deliveries
+        WHERE flow_id = r.flow_id AND state IN ({waiting}) AND is_replay = r.is_replay AND next_attempt_at <= r.now
+        ORDER BY next_attempt_at, id LIMIT r.max_claims)
+        UNION ALL
+        -- Without a key: those among the first ones of the destination.
+        (SELECT id, address FROM (
+            SELECT id, ctid AS address, flow_id FROM deliveries
+            WHERE r.flow_id IS NULL AND destination_id = r.destination_id AND state IN ({waiting})
+                AND is_replay = r.is_replay AND next_attempt_at <= r.now
+            ORDER BY next_attempt_at, id LIMIT $9
+        ) looked WHERE flow_id IS NULL LIMIT r.max_claims)",
+            "
+    (SELECT next_attempt_at FROM deliveries
+    WHERE flow_id = r.flow_id AND state IN ({waiting}) AND is_replay = r.is_replay AND next_attempt_at > r.after
+    ORDER BY next_attempt_at LIMIT 1)
+    UNION ALL
+    (SELECT next_attempt_at FROM (
+        SELECT next_attempt_at, flow_id FROM deliveries
+        WHERE r.flow_id IS NULL AND destination_id = r.destination_id AND state IN ({waiting})
+            AND is_replay = r.is_replay AND next_attempt_at > r.after
+        ORDER BY next_attempt_at, id LIMIT $9
+    ) looked WHERE flow_id IS NULL LIMIT 1)"
         )
     };
 }
 
-macro_rules! claim_keyless {
-    ($body:literal, $claimed:literal) => {
-        claim!($body, $claimed, "", "", due_keyless!(), next_keyless!())
-    };
-}
+/// The claim that also reads the bodies. [`CLAIM`] reads none. It is a separate statement, because an outer join with a
+/// condition would look up each event and then discard it.
+pub(crate) const CLAIM_WITH_BODIES: &str = sql!(claim_of_destinations!(
+    "e.data_offset, e.body, e.traceparent",
+    "claimed c JOIN events e ON e.id = c.event_id"
+));
 
-/// The claims that also read the bodies. The others read none. They are separate statements, because an outer join with
-/// a condition would look up each event and then discard it.
-macro_rules! with_bodies {
-    ($claim:ident) => {
-        sql!($claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id"))
-    };
-}
+pub(crate) const CLAIM: &str = sql!(claim_of_destinations!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
 
-macro_rules! without_bodies {
-    ($claim:ident) => {
-        sql!($claim!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"))
-    };
-}
+pub(crate) const CLAIM_FLOWS_WITH_BODIES: &str =
+    sql!(claim_of_flows!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id"));
 
-pub(crate) const CLAIM_WITH_BODIES: &str = with_bodies!(claim_of_destination);
-pub(crate) const CLAIM: &str = without_bodies!(claim_of_destination);
-pub(crate) const CLAIM_OF_FLOW_WITH_BODIES: &str = with_bodies!(claim_of_flow);
-pub(crate) const CLAIM_OF_FLOW: &str = without_bodies!(claim_of_flow);
-pub(crate) const CLAIM_KEYLESS_WITH_BODIES: &str = with_bodies!(claim_keyless);
-pub(crate) const CLAIM_KEYLESS: &str = without_bodies!(claim_keyless);
+pub(crate) const CLAIM_FLOWS: &str = sql!(claim_of_flows!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
 
 pub(crate) const BODIES: &str =
     "SELECT e.id, e.data_offset, e.body, e.traceparent FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
@@ -288,31 +251,32 @@ impl Operation for Claiming {
     }
 }
 
-/// The requests of all operations, in waves, each for one statement. A wave names each section of an index once: two
-/// requests for one section in one statement would find the same rows. Requests of limit keys have waves of their own,
-/// as they have other statements. There is nearly always one wave. Every process claims in the order of the index, so
-/// that two processes with the same sections cannot deadlock.
+/// The requests of all operations, in waves: first those of destinations without limit keys, then those of flows. A wave
+/// names each section of a due index once: two requests for one section in one statement would find the same rows. There is
+/// nearly always one wave. Every process claims in the order of the index, so that two processes with the same sections
+/// cannot deadlock.
 fn waves<'r>(batch: &[&'r Claiming]) -> Vec<Vec<BatchRequest<'r>>> {
-    let mut waves: BTreeMap<(usize, u8), Vec<BatchRequest<'r>>> = BTreeMap::new();
-    let mut times_named: HashMap<(u8, DestinationId, bool), usize> = HashMap::new();
+    let (mut of_destinations, mut of_flows) = (Vec::new(), Vec::new());
+    let mut times_named: HashMap<(bool, DestinationId, bool), usize> = HashMap::new();
     for (operation, claiming) in batch.iter().enumerate() {
         let (now, of_replays) = (claiming.now, claiming.of_replays);
         for (index, request) in claiming.requests.iter().enumerate() {
-            let kind = match request.flow {
-                ClaimedFlow::All => 0,
-                ClaimedFlow::Keyless => 1,
-                ClaimedFlow::Key(_) => 2,
-            };
             // The first request for a section goes to the first wave, the second one to the second wave.
-            let wave = times_named.entry((kind, request.flow_id(), of_replays)).or_default();
-            waves.entry((*wave, kind)).or_default().push(BatchRequest { operation, index, request, now, of_replays });
+            let is_of_flow = request.flow != ClaimedFlow::All;
+            let wave = times_named.entry((is_of_flow, request.flow_id(), of_replays)).or_default();
+            let waves: &mut Vec<Vec<BatchRequest<'r>>> = if is_of_flow { &mut of_flows } else { &mut of_destinations };
+            if waves.len() == *wave {
+                waves.push(Vec::new());
+            }
+            waves[*wave].push(BatchRequest { operation, index, request, now, of_replays });
             *wave += 1;
         }
     }
-    for wave in waves.values_mut() {
+    of_destinations.append(&mut of_flows);
+    for wave in &mut of_destinations {
         wave.sort_unstable_by_key(|one| (one.request.flow_id(), one.of_replays));
     }
-    waves.into_values().collect()
+    of_destinations
 }
 
 /// A request with a limit of 0 asks for the first due time of all waiting deliveries.
@@ -348,12 +312,14 @@ async fn claim(
     answers: &mut [Vec<Claims>],
 ) -> Result<Vec<MessageGroup>, sqlx::Error> {
     // One row of parameters for each request. One statement claims for all of them.
-    let [with_bodies, without_bodies] = match requests.first().map(|one| one.request.flow).unwrap_or_default() {
-        ClaimedFlow::All => [CLAIM_WITH_BODIES, CLAIM],
-        ClaimedFlow::Key(_) => [CLAIM_OF_FLOW_WITH_BODIES, CLAIM_OF_FLOW],
-        ClaimedFlow::Keyless => [CLAIM_KEYLESS_WITH_BODIES, CLAIM_KEYLESS],
-    };
-    let mut query = sqlx::query(if has_cached_bodies { without_bodies } else { with_bodies })
+    let of_flows = requests.iter().any(|one| one.request.flow != ClaimedFlow::All);
+    let mut query = sqlx::query(match (of_flows, has_cached_bodies) {
+        (false, true) => CLAIM,
+        (false, false) => CLAIM_WITH_BODIES,
+        (true, true) => CLAIM_FLOWS,
+        (true, false) => CLAIM_FLOWS_WITH_BODIES,
+    });
+    query = query
         .bind(column(requests, |one| uuid(one.request.destination_id.as_bytes())))
         .bind(column(requests, |one| one.of_replays))
         .bind(column(requests, |one| i64::from(one.request.limit)))
@@ -361,12 +327,14 @@ async fn claim(
         .bind(column(requests, after))
         .bind(column(requests, |one| one.request.expires_at.as_nanos()))
         .bind(owner.map(|owner| owner.0));
-    // The eighth parameter is that of the statement.
-    query = match requests.first().map(|one| one.request.flow).unwrap_or_default() {
-        ClaimedFlow::All => query,
-        ClaimedFlow::Key(_) => query.bind(column(requests, |one| uuid(one.request.flow_id().as_bytes()))),
-        ClaimedFlow::Keyless => query.bind(i64::from(KEYLESS_LOOKED_AT)),
-    };
+    if of_flows {
+        query = query
+            .bind(column(requests, |one| match one.request.flow {
+                ClaimedFlow::Key(flow) => Some(uuid(flow.as_bytes())),
+                ClaimedFlow::All | ClaimedFlow::Keyless => None,
+            }))
+            .bind(i64::from(KEYLESS_LOOKED_AT));
+    }
     let rows = query.fetch_all(connection).await?;
     // Split the rows into next due times, expired deliveries and claims.
     let mut counts = vec![RequestCount::default(); requests.len()];

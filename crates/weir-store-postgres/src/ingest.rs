@@ -21,7 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event, shed::ClientId};
+use weir_core::{LimitKey, Timestamp, TraceParent, claim::ProcessId, event::Event, shed::ClientId};
 use weir_sealing::{BODY, Keyring};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
@@ -38,7 +38,6 @@ use crate::{
     message_groups::{self, advance, lock_name},
     partitions::day_of_id,
     processes::IS_REGISTERED,
-    results::storable,
     rows::{Read, column, uuid},
     writer::Operation,
 };
@@ -79,7 +78,7 @@ pub(crate) const KNOWN_KEYS: &str = concat!(
     JOIN events e ON e.id = k.event_id"
 );
 
-/// Stores a batch in one call; see `migrations/postgres/functions/store_events.sql`.
+/// Stores a batch in one call; see `migrations/postgres/functions/store_events_with_limit_keys.sql`.
 const STORE: &str = "
 SELECT stored, freed_destinations, freed_keys
 FROM store_events(
@@ -89,7 +88,7 @@ FROM store_events(
     ordering_keys => $18, traceparents => $19, delivery_counts => $20, delivery_ids => $21, delivery_events => $22,
     delivery_destinations => $23, delivery_times => $24, claimed_until => $25, delayed_until => $26,
     delivery_ends => $27, delivery_coalesce_keys => $28, delivery_superseded => $29, delivery_ordering_keys => $30,
-    delivery_follows => $31
+    delivery_follows => $31, event_limit_keys => $32, delivery_flows => $33, delivery_limit_keys => $34
 )";
 
 /// The second condition leaves out the partitions of other days.
@@ -104,16 +103,6 @@ WITH of_events AS (
     WHERE e.id = r.id AND e.id = ANY($1)
 )
 UPDATE deliveries d SET cost = r.cost FROM unnest($3::uuid[], $4::integer[]) AS r (id, cost)
-WHERE d.id = r.id AND d.id = ANY($3)";
-
-/// Those of other days are left out as above.
-pub(crate) const RECORD_LIMIT_KEYS: &str = "
-WITH of_events AS (
-    UPDATE events e SET limit_key = r.limit_key FROM unnest($1::uuid[], $2::text[]) AS r (id, limit_key)
-    WHERE e.id = r.id AND e.id = ANY($1)
-)
-UPDATE deliveries d SET flow_id = r.flow_id, limit_key = r.limit_key
-FROM unnest($3::uuid[], $4::uuid[], $5::text[]) AS r (id, flow_id, limit_key)
 WHERE d.id = r.id AND d.id = ANY($3)";
 
 /// A delivery that is stored as claimed has its first claim.
@@ -209,7 +198,6 @@ async fn store_after_refresh(
     }
     record_filtered(&intake.events, &mut transaction).await?;
     record_costs(&intake, &mut transaction).await?;
-    record_limit_keys(&intake, &mut transaction).await?;
     // A guard failed: another process stored a key, or this one was declared dead. Without a commit nothing is stored.
     let Some(freed) = freed else {
         transaction.rollback().await?;
@@ -247,19 +235,13 @@ async fn store_by_cache(
     }
     // One call takes the locks, checks the guards, and stores all or nothing. If nothing, the fast path's room is
     // freed.
-    // Events that filters kept from a destination, and those with a cost or a limit key, get a second statement, and so
-    // a transaction.
-    let is_rare = |stored: &StoredEvent<'_>| {
-        let options = &stored.event.options;
-        stored.filtered.is_some() || options.cost.is_some() || options.limit_key.is_some()
-    };
-    let has_keys = intake.deliveries.iter().any(|delivery| delivery.limit_key.is_some());
-    let stored = if has_keys || intake.events.iter().any(is_rare) {
+    // Events that filters kept from a destination, and those with a cost, get a second statement, and so a transaction.
+    let is_rare = |stored: &StoredEvent<'_>| stored.filtered.is_some() || stored.event.options.cost.is_some();
+    let stored = if intake.events.iter().any(is_rare) {
         let mut transaction = connection.begin().await?;
         let stored = insert(&guards, &intake.events, &intake.deliveries, &mut transaction, &shared.keyring).await?;
         record_filtered(&intake.events, &mut transaction).await?;
         record_costs(&intake, &mut transaction).await?;
-        record_limit_keys(&intake, &mut transaction).await?;
         transaction.commit().await?;
         stored
     } else {
@@ -411,6 +393,10 @@ async fn insert(
         .bind(superseded)
         .bind(ordering_keys)
         .bind(follows)
+        // The limit keys.
+        .bind(rare_column(events, |stored| stored.event.options.limit_key.as_ref().map(LimitKey::as_str)))
+        .bind(rare_column(deliveries, |delivery| delivery.flow_id().map(|flow| uuid(flow.as_bytes()))))
+        .bind(rare_column(deliveries, |delivery| delivery.limit_key.as_ref().map(LimitKey::as_str)))
         .fetch_one(connection)
         .await?;
     // `false`: a guard failed, and nothing was stored.
@@ -439,29 +425,6 @@ async fn record_costs(intake: &Intake<'_>, connection: &mut PgConnection) -> Res
     if !events.is_empty() {
         let record = sqlx::query(RECORD_COSTS).bind(events).bind(of_events).bind(deliveries).bind(of_deliveries);
         record.execute(connection).await?;
-    }
-    Ok(())
-}
-
-/// Records the limit keys that events name, and those of deliveries with their flows. Nothing is recorded of what a failed
-/// guard kept out of the tables.
-async fn record_limit_keys(intake: &Intake<'_>, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let of_event = |one: &StoredEvent<'_>| {
-        let key = one.event.options.limit_key.as_ref()?;
-        Some((uuid(one.event.id.as_bytes()), storable(key.as_str()).into_owned()))
-    };
-    let (events, of_events): (Vec<Uuid>, Vec<String>) = intake.events.iter().filter_map(of_event).unzip();
-    let (mut deliveries, mut flows, mut keys) = (Vec::new(), Vec::new(), Vec::new());
-    for delivery in &intake.deliveries {
-        if let (Some(key), Some(flow)) = (&delivery.limit_key, delivery.flow_id()) {
-            deliveries.push(uuid(delivery.id.as_bytes()));
-            flows.push(uuid(flow.as_bytes()));
-            keys.push(storable(key.as_str()).into_owned());
-        }
-    }
-    if !events.is_empty() || !deliveries.is_empty() {
-        let record = sqlx::query(RECORD_LIMIT_KEYS).bind(events).bind(of_events);
-        record.bind(deliveries).bind(flows).bind(keys).execute(connection).await?;
     }
     Ok(())
 }

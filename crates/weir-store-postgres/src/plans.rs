@@ -47,7 +47,7 @@ use crate::{
     results::SETTLE,
 };
 
-const STORE_EVENTS: &str = include_str!("../../../migrations/postgres/functions/store_events.sql");
+const STORE_EVENTS: &str = include_str!("../../../migrations/postgres/functions/store_events_with_limit_keys.sql");
 const ADVANCE_MESSAGE_GROUPS: &str = include_str!("../../../migrations/postgres/functions/advance_message_groups.sql");
 
 /// Ten thousand events for four destinations: most deliveries are delivered, some failed, some are in flight, and some

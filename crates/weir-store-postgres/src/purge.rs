@@ -61,7 +61,8 @@ macro_rules! event_type {
     };
 }
 
-/// A purge of every type, which looks up no events, of those that users send, of one type, and of a prefix.
+/// The statements of the deliveries whose column `$whose` has a value: of any type, of any but the operational types, of one
+/// type, and of a prefix.
 macro_rules! purges {
     ($whose:literal) => {
         [
@@ -73,7 +74,6 @@ macro_rules! purges {
     };
 }
 
-/// Of a destination, from its part of the due index.
 pub(crate) const PURGES: [&str; 4] = purges!("destination_id");
 /// Of the flow of a limit key.
 pub(crate) const PURGES_OF_FLOW: [&str; 4] = purges!("flow_id");
@@ -85,8 +85,8 @@ pub(crate) fn count_sql(purge: &Purge) -> Select {
     let events = if purge.event_type.is_some() { of_type } else { "" };
     let mut select = Select::new(format!("SELECT count(*) FROM deliveries d {events}"));
     match purge.flow_id() {
-        None => select.of_destination(Some(purge.destination_id)),
-        flow => select.of_flow(flow),
+        None => select.compare("d.destination_id =", uuid(purge.destination_id.as_bytes())),
+        Some(flow) => select.compare("d.flow_id =", uuid(flow.as_bytes())),
     }
     select.condition(sql!("d.state IN ({waiting})"));
     select.compare("d.state + 0 = ANY(", purge.state_codes());
@@ -128,11 +128,12 @@ async fn scan_some(
     after: PurgePosition,
 ) -> Result<PurgeScan, sqlx::Error> {
     let &Purge { destination_id, ref event_type, before, now, .. } = purge;
+    // A purge of every type looks up no events.
     let flow_id = purge.flow_id();
-    let [every, any, exactly, prefixed] = if flow_id.is_some() { PURGES_OF_FLOW } else { PURGES };
+    let [any, not_operational, exactly, prefixed] = if flow_id.is_some() { PURGES_OF_FLOW } else { PURGES };
     let (sql, of_type) = match event_type {
-        None => (every, None),
-        Some(EventPattern::Any) => (any, None),
+        None => (any, None),
+        Some(EventPattern::Any) => (not_operational, None),
         Some(EventPattern::Exact(exact)) => (exactly, Some(exact)),
         Some(EventPattern::Prefix(prefix)) => (prefixed, Some(prefix)),
     };

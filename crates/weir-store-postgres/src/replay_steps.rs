@@ -260,13 +260,13 @@ fn add_moved(select: &mut Select, open: &OpenReplay, now: Timestamp) {
 }
 
 /// How many deliveries were read and moved, the last id that was read, the destinations to wake, and the message groups
-/// to advance, and the flows of limit keys to wake.
+/// to advance, and the flows with limit keys to wake.
 const RESULT: &str = "
         SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM moved), (SELECT id FROM seen ORDER BY id DESC LIMIT 1),
             ARRAY(SELECT DISTINCT destination_id FROM moved),
             ARRAY(SELECT destination_id FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key),
             ARRAY(SELECT ordering_key FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key),
-            ARRAY(SELECT DISTINCT flow_id FROM moved WHERE flow_id IS NOT NULL ORDER BY flow_id)";
+            ARRAY(SELECT DISTINCT flow_id FROM moved WHERE flow_id IS NOT NULL)";
 
 #[cfg(test)]
 pub(crate) fn step_of(filter: ReplayFilter, state: DeliveryState) -> String {

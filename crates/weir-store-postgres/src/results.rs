@@ -262,7 +262,7 @@ impl Settled {
 }
 
 /// PostgreSQL's text type cannot hold the character U+0000, so it is replaced.
-pub(crate) fn storable(text: &str) -> Cow<'_, str> {
+fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 

@@ -29,9 +29,6 @@ fn about(topic: Topic) -> &'static str {
             "CPU time for each delivery, from POST to record, of a steady 1,000/s in batches of 20 at one destination with `key_limits`. The events \
              have the keys in turn. The limits of the keys and of the destination never bind."
         }
-        Topic::Budgets => {
-            "The time of one `budget::take` in this process: a slot from the budgets of a key, its destination and its group, in one step."
-        }
         Topic::FanOut => {
             "Batches of 100 events for 5 s. Each destination takes events of one type of its own, and the events have all types in turn, so that no              match is remembered."
         }

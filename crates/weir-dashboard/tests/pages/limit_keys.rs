@@ -16,7 +16,7 @@ fn api(role: &str, key_limits: Value) -> FakeApi {
     let of = |key: &str, waiting: u64, binding: &str, paused: bool| {
         json!({
             "key": key, "waiting": waiting, "oldest_age_s": 185.0, "achieved_per_s": 5.0, "drain_eta_s": 90.0, "weight": 3,
-            "rate_limits": [{"limit": 5, "period": "second"}], "binding": binding, "paused": paused, "is_overridden": paused,
+            "rate_limits": [{"limit": 5, "period": "second", "burst": 1, "margin_ms": 0}], "binding": binding, "paused": paused, "is_overridden": paused,
         })
     };
     let keys = json!([
@@ -31,8 +31,8 @@ fn api(role: &str, key_limits: Value) -> FakeApi {
 
 fn limits() -> Value {
     json!({
-        "key": "/customer/id", "rate_limits": [{"limit": 5, "period": "second"}], "max_in_flight": null, "weight": 1,
-        "overrides": {},
+        "key": "/customer/id", "rate_limits": [{"limit": 5, "period": "second", "burst": 1, "margin_ms": 0}], "max_in_flight": null,
+        "weight": 1, "overrides": {},
     })
 }
 

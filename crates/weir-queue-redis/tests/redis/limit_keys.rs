@@ -48,7 +48,7 @@ async fn due(queue: &RedisQueue) -> Vec<JobLease> {
 async fn run(queue: &RedisQueue, keyed: &Destination, lease: JobLease, has_one: bool, next: NextRun) -> u32 {
     let now = queue.clock().now();
     let terms = Terms::of(&keyed.flow(Some(&LimitKey::new("any"))), now);
-    let group = LimitGroup::of_keys(keyed);
+    let group = keyed.as_group();
     let recovered = (!lease.turn.is_some_and(|turn| turn.is_known)).then(|| Limiter::new(&group.rate_limits));
     let count = lease.turn.filter(|turn| turn.is_known && has_one).map_or(0, |turn| turn.permits.min(1));
     let next = if lease.turn.is_some_and(|turn| turn.is_known) { next } else { NextRun::Now };
@@ -123,7 +123,7 @@ async fn an_edit_runs_all_limit_keys_that_wait_for_slots_of_their_own() {
         }
     }
     let after = keyed(per_second(10), 1);
-    queue.edited_groups(&[Arc::new(LimitGroup::of_keys(&after))]).await.unwrap();
+    queue.edited_groups(&[Arc::new(after.as_group())]).await.unwrap();
     let mut ran = HashSet::new();
     while ran.len() < flows.len() {
         for lease in due(&queue).await {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use weir_core::{
-    Destination, DestinationId, LimitGroup, LimitKey, Limiter, RateLimits, Timestamp,
+    Destination, DestinationId, LimitKey, Limiter, RateLimits, Timestamp,
     limit_key::{KeyLimits, budget_of_keys},
     plan::MOST_AHEAD,
     stall::Progress,
@@ -57,7 +57,7 @@ impl Keyed {
     async fn edit(&mut self, subject: &Subject, change: impl FnOnce(&mut Destination)) {
         self.destination.updated_at = self.destination.updated_at + Duration::from_secs(1);
         change(&mut self.destination);
-        subject.queue.edited_groups(&[Arc::new(LimitGroup::of_keys(&self.destination))]).await.expect("edit");
+        subject.queue.edited_groups(&[Arc::new(self.destination.as_group())]).await.expect("edit");
         let (destination_id, terms) = (self.destination.id, Terms::of(&self.destination, subject.clock.now()));
         subject.queue.edited(&[TermsChange { destination_id, terms }]).await.expect("edit");
     }
@@ -85,7 +85,7 @@ impl Keyed {
 
     async fn run(&self, subject: &Subject, lease: JobLease, waiting: u32) -> u32 {
         let terms = self.terms(subject, lease.destination_id);
-        let group = LimitGroup::of_keys(&self.destination);
+        let group = self.destination.as_group();
         subject.run_of_member(lease, terms, &group, &Limiter::new(&group.rate_limits), waiting).await
     }
 

@@ -241,8 +241,8 @@ fn every_budget_of_limit_keys_holds_through_edits_pauses_and_crashes() {
 fn a_hundred_thousand_idle_keys_leave_nothing_after_their_windows() {
     let mut table = JobTable::new(START);
     let shared = settings(&RateLimits::UNLIMITED, 64);
-    let group = LimitGroup { keys_of: None, ..LimitGroup::of_keys(&shared) };
-    let group = Arc::new(LimitGroup { keys_of: LimitGroup::of_keys(&shared).keys_of, ..group });
+    let group = LimitGroup { keys_of: None, ..shared.as_group() };
+    let group = Arc::new(LimitGroup { keys_of: shared.as_group().keys_of, ..group });
     let minutely = limits(&[(1, Period::MINUTE)]);
     let recovered = Limiter::recovered(&minutely, Some(START));
     let flows: Vec<_> = (0..100_000).map(|key| LimitKey::new(&key.to_string()).flow_id(DESTINATION)).collect();

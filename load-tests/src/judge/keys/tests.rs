@@ -33,11 +33,11 @@ fn keyed(limit: u32, arrivals: &[(i64, u32)]) -> Recording {
     recording
 }
 
-/// Sends of three keys with a backlog, by turns, from real limiters: four a second for each key, ten for the destination.
+/// Sends of three keys with a backlog, by turns, from real limiters: four a second for each key, `limit` for the destination.
 /// Which budgets a send takes is the choice of `budgets_of`: the first is that of the key.
-fn played(budgets_of: impl Fn(usize) -> std::ops::Range<usize>) -> Recording {
+fn played(limit: u32, budgets_of: impl Fn(usize) -> std::ops::Range<usize>) -> Recording {
     let mut of_keys = KEYS.map(|_| Limiter::new(&tests::limits(4)));
-    let mut shared = Limiter::new(&tests::limits(10));
+    let mut shared = Limiter::new(&tests::limits(limit));
     let mut arrivals = Vec::new();
     for ms in 0..10_000 {
         for turn in 0..KEYS.len() {
@@ -49,7 +49,7 @@ fn played(budgets_of: impl Fn(usize) -> std::ops::Range<usize>) -> Recording {
             }
         }
     }
-    let mut recording = keyed(10, &arrivals);
+    let mut recording = keyed(limit, &arrivals);
     // A Weir that has recorded nothing wrong: only the receiver can find a breach.
     let limit_changes = [(Timestamp::MIN, RateLimits::UNLIMITED)];
     let sends: Vec<_> = recording.arrivals[0].iter().map(|arrival| arrival.at).collect();
@@ -66,7 +66,7 @@ fn assert_breach(recording: &Recording, expected: &str) {
 
 #[test]
 fn sends_that_take_both_budgets_pass() {
-    let judgement = judge(&played(|_| 0..2));
+    let judgement = judge(&played(10, |_| 0..2));
     assert_eq!(judgement.breaches, Vec::<String>::new());
     let group = &judgement.groups[0];
     assert_eq!((group.keys, group.key_limits[0].bound), (3, Some(4)));
@@ -75,7 +75,7 @@ fn sends_that_take_both_budgets_pass() {
 
 #[test]
 fn a_key_that_skips_the_budget_of_its_destination_is_found() {
-    let skips = played(|key| if key == 2 { 0..1 } else { 0..2 });
+    let skips = played(10, |key| if key == 2 { 0..1 } else { 0..2 });
     assert_breach(&skips, "partner: ");
     let breaches = judge(&skips).breaches;
     assert!(breaches.iter().all(|breach| !breach.contains("per key")), "{breaches:?}");
@@ -83,7 +83,8 @@ fn a_key_that_skips_the_budget_of_its_destination_is_found() {
 
 #[test]
 fn a_destination_that_skips_the_budget_of_a_key_is_found() {
-    let skips = played(|key| if key == 1 { 1..2 } else { 0..2 });
+    // So much that the limits of the keys bind.
+    let skips = played(20, |key| if key == 1 { 1..2 } else { 0..2 });
     assert_breach(&skips, "partner: per key: ");
     let breaches = judge(&skips).breaches;
     assert_eq!(breaches.len(), 1, "{breaches:?}");
