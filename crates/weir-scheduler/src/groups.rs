@@ -1,6 +1,10 @@
 //! The groups of a batch: their terms, the cursors that a queue has lost, and the homes that destinations have left.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, hash_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
 use weir_core::{
     DestinationId, IdMap, IdSet, LimitGroup, LimitGroupId, Limiter, RateLimit, Timestamp, limit::Shape,
