@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{
-    Clock as _, Destination, DestinationId, LimitGroup, LimitKey, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    Clock as _, Destination, DestinationId, LimitKey, Limiter, Period, RateLimit, RateLimits, Timestamp,
     limit_key::{self, KeyLimits},
     plan::NextRun,
 };
