@@ -285,10 +285,10 @@ class AgainstWeir(unittest.TestCase):
 
     def test_a_limit_key_has_a_rate_of_its_own_is_listed_and_paused(self) -> None:
         keys: Any = {"key": "/customer", "rate_limits": [{"limit": 5, "period": "second"}]}
-        settings: Any = {"url": RECEIVER, "tenant": "limit keys", "key_limits": keys, "paused": True}
+        settings: Any = {"url": RECEIVER, "tenant": "limit-keys", "key_limits": keys, "paused": True}
         id = self.weir.destinations.create(settings)["id"]
-        self.weir.events.post("a", {"customer": "cus_1"}, tenant="limit keys")
-        self.weir.events.post("a", {}, tenant="limit keys", limit_key="a/b")
+        self.weir.events.post("a", {"customer": "cus_1"}, tenant="limit-keys")
+        self.weir.events.post("a", {}, tenant="limit-keys", limit_key="a/b")
         shown = self.weir.destinations.limit_keys(id, sort="use", limit=10)
         self.assertEqual(sorted(row["key"] for row in shown["data"]), ["a/b", "cus_1"])
         self.assertEqual(self.weir.destinations.limit_keys(id, q="cus")["data"][0]["waiting"], 1)

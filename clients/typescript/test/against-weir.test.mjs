@@ -130,9 +130,9 @@ test("an event has a cost of a limit in points", async () => {
 
 test("a limit key has a rate of its own, is listed and paused", async () => {
   const key_limits = { key: "/customer", rate_limits: [{ limit: 5, period: "second" }] };
-  const { id } = await weir.destinations.create({ url: receiver, tenant: "limit keys", key_limits, paused: true });
-  await weir.events.post({ type: "a", data: { customer: "cus_1" }, tenant: "limit keys" });
-  await weir.events.post({ type: "a", data: {}, tenant: "limit keys", limit_key: "a/b" });
+  const { id } = await weir.destinations.create({ url: receiver, tenant: "limit-keys", key_limits, paused: true });
+  await weir.events.post({ type: "a", data: { customer: "cus_1" }, tenant: "limit-keys" });
+  await weir.events.post({ type: "a", data: {}, tenant: "limit-keys", limit_key: "a/b" });
   const shown = await weir.destinations.limitKeys(id, { sort: "use", limit: 10 });
   assert.deepEqual(shown.data.map((row) => row.key).sort(), ["a/b", "cus_1"]);
   assert.equal((await weir.destinations.limitKeys(id, { q: "cus" })).data[0].waiting, 1);

@@ -34,6 +34,7 @@ scenarios!(
     "reservations-beside",
     "key-flood",
     "keys-10k",
+    "key-kills",
     "overload",
     "intake-flood",
     "kill-scheduler",

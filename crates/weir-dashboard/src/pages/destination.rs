@@ -47,7 +47,7 @@ impl Tab {
             Self::Now => "Now",
             Self::Proof => "Proof",
             Self::Backlog => "Backlog",
-            Self::Keys => "Keys",
+            Self::Keys => "Limit keys",
             Self::Settings => "Settings",
             Self::Activity => "Activity",
         }

@@ -1,4 +1,4 @@
-//! The tab *Keys* of a destination: the list, the form of the limits of each key, and what is done with one key.
+//! The tab *Limit keys* of a destination: the list, the form of the limits of each key, and what is done with one key.
 
 use serde_json::{Value, json};
 

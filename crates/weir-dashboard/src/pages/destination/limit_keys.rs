@@ -1,4 +1,4 @@
-//! The tab *Keys*: the limit keys of a destination, the busiest first, what each may send, and their limits.
+//! The tab *Limit keys*: the limit keys of a destination, the busiest first, what each may send, and their limits.
 
 use askama::Template;
 use axum::extract::Query;
