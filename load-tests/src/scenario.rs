@@ -19,8 +19,8 @@ use serde_json::json;
 
 pub(crate) use behavior::ReceiverBehavior;
 pub(crate) use callers::Callers;
-pub(crate) use group::{Expect, Group, limits_in};
-pub(crate) use key_limits::{KeyLimits, key_limits_in, merge};
+pub(crate) use group::{Expect, Group};
+pub(crate) use key_limits::{KeyLimits, key_limits_in, limits_in, merge};
 pub(crate) use limit_group::{ExpectShared, LimitGroup};
 pub(crate) use publish::Publish;
 pub(crate) use step::{Action, Step};

@@ -15,8 +15,8 @@ use weir_store::{RunStore, SentCounts, StoreError};
 
 use crate::{
     release::Failure,
-    run::{Run, latest_start, of_late},
-    scheduler::{RETRY_RUN, Scheduler, was_window},
+    run::{RETRY_RUN, Run, latest_start, of_late},
+    scheduler::{Scheduler, was_window},
 };
 
 impl Scheduler {

@@ -6,8 +6,8 @@ use weir_store::Claims;
 
 use crate::{
     release::Failure,
-    run::Run,
-    scheduler::{RETRY_RUN, Scheduler},
+    run::{RETRY_RUN, Run},
+    scheduler::Scheduler,
 };
 
 /// A run of a destination with replays, after its claim of live deliveries.

@@ -13,7 +13,11 @@ use weir_core::{
 use weir_queue::{GroupRun, JobLease, LAST_OLD_START, Pace, Publication, Terms};
 use weir_store::{ClaimRequest, ClaimedFlow, SendHistory, SentCounts};
 
-use crate::{release::START_WITHIN, scheduler::RETRY_RUN};
+use crate::release::START_WITHIN;
+
+/// The delay before a destination runs again after a failed run: a short failure costs little, and a lasting one few
+/// calls.
+pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// A job whose run is under way.
 #[derive(Clone)]

@@ -20,7 +20,7 @@ use crate::{
     flows::KnownFlows,
     release::{ClaimReleaser, Failure},
     replay_shares::ReplayShares,
-    run::Run,
+    run::{RETRY_RUN, Run},
 };
 
 /// Jobs claimed in one call. With more in a batch the last of them would wait longer for the claims of the others; with
@@ -32,9 +32,6 @@ const LAST_CLAIM: Duration = Duration::from_millis(100);
 /// How long a run may take before another scheduler can claim its jobs. Long enough for a commit on a slow disk and a
 /// second try of the publication; the jobs of a dead scheduler run again within ten seconds of its death.
 const LEASE: Duration = Duration::from_secs(4);
-/// The delay before a destination runs again after a failed run: a short failure costs little, and a lasting one few
-/// calls.
-pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// Homes that are closed, and the version of the destination whose run has closed them.
 type ClosedHomes = IdMap<DestinationId, (Timestamp, Vec<Home>)>;

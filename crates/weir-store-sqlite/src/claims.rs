@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use rusqlite::Row;
 use weir_core::{
-    DeliveryId, DeliveryState, EventId, ReplayId, Timestamp,
+    DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     order::BEHIND,
 };
@@ -18,7 +18,6 @@ use crate::{
     SqliteStore,
     commit_batch::Claiming,
     error::Result,
-    outbox::ExpiredDelivery,
     sql::{Batch, MAX_ROWS, Values, fetch, padded, query, visit_rows},
     transaction::Transaction,
 };
@@ -65,6 +64,14 @@ pub(crate) static CLAIM: Batch = Batch::new(
 );
 
 pub(crate) const BODY: &str = "SELECT data_offset, body, traceparent FROM events INDEXED BY events_id WHERE id = ?";
+
+/// A waiting delivery whose `expires_at` has passed. Its state is that before it becomes `expired`.
+pub(crate) struct ExpiredDelivery {
+    pub(crate) id: DeliveryId,
+    pub(crate) destination_id: DestinationId,
+    pub(crate) state: DeliveryState,
+    pub(crate) in_message_group: bool,
+}
 
 /// A waiting delivery without its body.
 struct DueDelivery {

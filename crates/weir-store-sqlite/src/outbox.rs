@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use rusqlite::Row;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim, limit_key::is_of_key};
+use weir_core::{DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim, limit_key::is_of_key};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
     StoreResult, end_of_time,
@@ -15,7 +15,7 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    claims::{with_idle, without_idle},
+    claims::{ExpiredDelivery, with_idle, without_idle},
     commit_batch::{Operation, Recovery, Release},
     edit::Durable,
     error::Result,
@@ -216,14 +216,6 @@ const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_unti
 pub(crate) const ABANDONED: &str = sql! {"
 SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
 FROM deliveries INDEXED BY deliveries_claimed WHERE state = {delivering} AND claim_expires_at <= ? LIMIT +?"};
-
-/// A waiting delivery whose `expires_at` has passed. Its state is that before it becomes `expired`.
-pub(crate) struct ExpiredDelivery {
-    pub(crate) id: DeliveryId,
-    pub(crate) destination_id: DestinationId,
-    pub(crate) state: DeliveryState,
-    pub(crate) in_message_group: bool,
-}
 
 /// The caller fills in `max_attempts` from the destination.
 fn read_abandoned(row: &Row<'_>) -> Result<AbandonedClaim> {

@@ -3,9 +3,9 @@
 use std::{ops::Range, sync::Arc};
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, RateLimit, event::Event, filter::Filter, limit_key::KeyLimits, shed::ClientId};
+use weir_core::{DestinationId, RateLimit, event::Event, shed::ClientId};
 
-use crate::{DestinationLimits, FastPath, Matches, StoreResult, Verdicts};
+use crate::{DestinationLimits, FastPath, Looks, Matches, StoreResult, Verdicts};
 
 /// An event to store, and its destinations.
 #[derive(Debug, Clone)]
@@ -62,15 +62,6 @@ pub struct FanOut {
     pub destinations: usize,
     /// What they look for in its data.
     pub looks: Looks,
-}
-
-/// What is looked for in the data of an event.
-#[derive(Debug, Clone, Default)]
-pub struct Looks {
-    /// Filters, each once.
-    pub filters: Arc<[Arc<Filter>]>,
-    /// Limit keys, one for each pointer; none if the event names its key.
-    pub key_limits: Arc<[Arc<KeyLimits>]>,
 }
 
 impl FanOut {

@@ -101,7 +101,7 @@ pub use filters::{
 pub use history::{
     DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
 };
-pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, Looks, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
+pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use limit_groups::{
     GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
     tenant_code,
@@ -136,7 +136,7 @@ pub use traffic::{
 };
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 pub use turns::Turns;
-pub use verdicts::Verdicts;
+pub use verdicts::{Looks, Verdicts};
 pub use weir_sealing::Unopened;
 
 /// Names the traits that one kind of caller needs. Every store that has them has the name.

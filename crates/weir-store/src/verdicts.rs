@@ -12,7 +12,14 @@ use weir_core::{
     limit_key::KeyLimits,
 };
 
-use crate::ingest::Looks;
+/// What is looked for in the data of an event.
+#[derive(Debug, Clone, Default)]
+pub struct Looks {
+    /// Filters, each once.
+    pub filters: Arc<[Arc<Filter>]>,
+    /// Limit keys, one for each pointer; none if the event names its key.
+    pub key_limits: Arc<[Arc<KeyLimits>]>,
+}
 
 /// The filters or limit keys that are evaluated before others get their turn on the thread.
 const EVALUATED_AT_ONCE: usize = 32;

@@ -3,14 +3,15 @@
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 
-use super::{complete::destination_names, destinations::One, limit::LimitText};
+use super::{complete::destination_names, limit::LimitText};
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum LimitKeyCommand {
     /// List the keys that wait or have an override, with what each may send and why not more
     List {
-        #[command(flatten)]
-        one: One,
+        /// The destination, by id or name
+        #[arg(value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
+        destination: String,
         /// The order: backlog, the longest first, or use, the most sends of the last minute first
         #[arg(long, value_name = "ORDER", default_value = "backlog")]
         sort: String,

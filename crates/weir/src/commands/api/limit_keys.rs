@@ -22,8 +22,8 @@ use crate::{
 
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::List { one, sort, q, limit } => {
-            let id = call.client.destination_id(&one.destination).await?;
+        Command::List { destination, sort, q, limit } => {
+            let id = call.client.destination_id(&destination).await?;
             let query = fields(&json!({"sort": sort, "q": q, "limit": limit}))?;
             let answer = call.client.get(&["v1", "destinations", &id, "keys"], &query).await?;
             if call.json {
