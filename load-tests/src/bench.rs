@@ -22,6 +22,7 @@ mod destinations;
 mod edit;
 mod fan_out;
 mod idle;
+mod keys;
 mod ladder;
 mod latency;
 mod limits;
@@ -76,6 +77,8 @@ pub(crate) enum Topic {
     Latency,
     /// CPU time for each delivery, depending on the number of active destinations
     Destinations,
+    /// CPU time for each delivery, depending on the number of busy limit keys
+    Keys,
     /// Events a second over many destinations of one tenant that have a type each
     FanOut,
     /// CPU time for each delivery, depending on the size of a standing backlog
@@ -100,6 +103,7 @@ impl Topic {
             Self::Throughput => "Throughput",
             Self::Latency => "Latency",
             Self::Destinations => "Cost per delivery: active destinations",
+            Self::Keys => "Cost per delivery: limit keys",
             Self::FanOut => "Fan-out: a type for each destination",
             Self::Backlog => "Cost per delivery: backlog",
             Self::Idle => "Idle destinations",
@@ -119,7 +123,7 @@ mod tests {
     #[test]
     fn separate_roles_are_measured_for_throughput_and_latency_only() {
         let topics = |set_up: SetUp| Topic::value_variants().iter().copied().filter(|topic| set_up.has(*topic)).count();
-        assert_eq!(SetUp::ALL.map(topics), [11, 11, 2]);
+        assert_eq!(SetUp::ALL.map(topics), [12, 12, 2]);
         assert!(SetUp::Roles.has(Topic::Throughput) && SetUp::Roles.has(Topic::Latency));
     }
 }

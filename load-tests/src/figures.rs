@@ -12,6 +12,11 @@ pub(crate) fn data(number: u64) -> String {
     format!(r#"{{"n":{number},"pad":"{}"}}"#, "x".repeat(BODY_BYTES - 80))
 }
 
+/// The same with a limit key at `/key`, which needs no escape in JSON.
+pub(crate) fn keyed_data(number: u64, key: &str) -> String {
+    format!(r#"{{"n":{number},"key":"{key}","pad":"{}"}}"#, "x".repeat(BODY_BYTES - 100))
+}
+
 /// The body of a request with one event.
 pub(crate) fn event(event_type: &str, number: u64) -> String {
     format!(r#"{{"type":"{event_type}","data":{}}}"#, data(number))

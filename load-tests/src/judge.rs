@@ -1,6 +1,7 @@
 //! The judge decides whether every promise was kept. It is pure and exact, and uses the whole recording.
 //!
 //! - [`caps`]: every limit in every window, at the receiver and in Weir's own record, and the use of the limit;
+//! - [`keys`]: the same for the limit keys of a destination, by the keys that the receiver saw;
 //! - [`shared`]: the same for limit groups, over all members while they were in the group, and the members' shares;
 //! - [`reconcile`]: each event at each of its destinations: lost, doubled, out of order, or never owed;
 //! - [`overload`]: the rate sent while more was offered than the machine can take;
@@ -10,6 +11,7 @@
 //! Each broken promise is a [breach](Judgement::breaches), described in a sentence. A run fails only by a breach.
 
 pub(crate) mod caps;
+pub(crate) mod keys;
 pub(crate) mod latency;
 pub(crate) mod overload;
 pub(crate) mod reconcile;
@@ -57,6 +59,10 @@ pub(crate) struct Judgement {
     pub(crate) groups: Vec<GroupJudgement>,
     #[serde(default)]
     pub(crate) limit_groups: Vec<SharedJudgement>,
+    /// For each stream of the scenario: the longest time from when an event was meant to be posted to its arrival; `None`
+    /// if one did not arrive.
+    #[serde(default)]
+    pub(crate) streams_done_s: Vec<Option<f64>>,
     pub(crate) pictures: Pictures,
 }
 
@@ -66,6 +72,11 @@ pub(crate) struct GroupJudgement {
     pub(crate) destinations: u64,
     pub(crate) arrivals: u64,
     pub(crate) limits: Vec<LimitJudgement>,
+    /// The limit keys that arrived, and the worst of them under their own limits.
+    #[serde(default)]
+    pub(crate) keys: u64,
+    #[serde(default)]
+    pub(crate) key_limits: Vec<LimitJudgement>,
     /// Jain's index; `None` for a single destination.
     pub(crate) fairness: Option<f64>,
     pub(crate) latency_ms: Option<Latency>,
@@ -77,14 +88,21 @@ impl GroupJudgement {
     pub(crate) fn title(&self) -> String {
         format!("{} ×{}", self.name, self.destinations)
     }
+
+    pub(crate) fn title_of_keys(&self) -> String {
+        format!("{}, keys ×{}", self.name, self.keys)
+    }
 }
 
 impl Judgement {
-    /// The limits of destinations and of limit groups, each with the title of its row.
+    /// The limits of destinations, of their keys and of limit groups, each with the title of its row.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (String, &LimitJudgement)> {
         let own = self.groups.iter().map(|group| (group.title(), &group.limits));
+        let of_keys = self.groups.iter().map(|group| (group.title_of_keys(), &group.key_limits));
         let shared = self.limit_groups.iter().map(|group| (group.title(), &group.limits));
-        own.chain(shared).flat_map(|(title, limits)| limits.iter().map(move |limit| (title.clone(), limit)))
+        own.chain(of_keys)
+            .chain(shared)
+            .flat_map(|(title, limits)| limits.iter().map(move |limit| (title.clone(), limit)))
     }
 
     pub(crate) fn is_passed(&self) -> bool {
@@ -99,6 +117,7 @@ pub(crate) fn judge(recording: &Recording) -> Judgement {
     let groups = (0..recording.groups.len()).map(|group| judge_group(recording, &reconciled, group, &mut breaches));
     let groups = groups.collect();
     let limit_groups = shared::judge(recording, &mut breaches);
+    let streams_done_s = latency::streams_done(recording, &reconciled, &mut breaches);
     judge_whole(recording, &reconciled, &mut breaches);
     // The figures of the report.
     let count = |is: fn(&Outcome) -> bool| recording.events.iter().filter(|event| is(&event.outcome)).count() as u64;
@@ -118,6 +137,7 @@ pub(crate) fn judge(recording: &Recording) -> Judgement {
         drained_after_s: recording.drained.map(|at| at.since(recording.published).as_secs_f64()),
         groups,
         limit_groups,
+        streams_done_s,
         pictures: series::pictures(recording, &reconciled),
     }
 }
@@ -132,6 +152,7 @@ fn judge_group(
     let (name, expect) = (&recorded.name, &recorded.expect);
     // The limits add their breaches themselves. The other figures are compared with the expectations below.
     let limits = caps::judge(recording, group, breaches);
+    let (keys, key_limits) = keys::judge(recording, group, breaches);
     let fairness = latency::fairness(recording, group);
     let latency_ms = latency::latency(recording, reconciled, group);
     let arrivals = recording.of_group(group).map(|number| recording.at(number).len() as u64).sum();
@@ -175,6 +196,8 @@ fn judge_group(
         destinations: recording.of_group(group).count() as u64,
         arrivals,
         limits,
+        keys,
+        key_limits,
         fairness,
         latency_ms,
         overload,

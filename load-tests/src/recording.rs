@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::{EventId, RateLimits, Timestamp, audit::AuditReport};
 
-use crate::scenario::{Expect, ExpectShared};
+use serde_json::Value;
+
+use crate::scenario::{Expect, ExpectShared, KeyLimits};
 
 /// The record of one run. Destinations are numbered across all groups.
 #[derive(Debug, Clone, Default)]
@@ -14,6 +16,11 @@ pub(crate) struct Recording {
     pub(crate) limit_groups: Vec<LimitGroup>,
     /// Indexed by the event's number, which is in its data.
     pub(crate) events: Vec<Event>,
+    pub(crate) streams: Vec<Stream>,
+    /// In the order of time.
+    pub(crate) calls: Vec<Call>,
+    /// The limit keys that have arrived.
+    pub(crate) limit_keys: Vec<String>,
     /// For each destination, in the order of `at`.
     pub(crate) arrivals: Vec<Vec<Arrival>>,
     /// Requests to paths of no destination.
@@ -50,6 +57,8 @@ pub(crate) struct Destination {
     pub(crate) limits: Vec<LimitChange>,
     /// Its limit groups in the order of its moves, with the initial one first.
     pub(crate) homes: Vec<Home>,
+    /// The limits of its keys in the order of their edits; empty without keys.
+    pub(crate) key_limits: Vec<KeyLimitChange>,
     /// The weight of its turns in a limit group.
     pub(crate) weight: u32,
     /// Weir's own audit of its recorded send starts.
@@ -59,7 +68,7 @@ pub(crate) struct Destination {
 impl Destination {
     /// In no limit group, with these limits and without an audit.
     pub(crate) fn alone(group: usize, limits: LimitChange) -> Self {
-        Self { group, limits: vec![limits], homes: Vec::new(), weight: 1, audit: None }
+        Self { group, limits: vec![limits], homes: Vec::new(), key_limits: Vec::new(), weight: 1, audit: None }
     }
 }
 
@@ -89,6 +98,15 @@ pub(crate) struct LimitChange {
     pub(crate) limits: RateLimits,
 }
 
+/// An edit of the limits of keys, with all settings after it.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyLimitChange {
+    pub(crate) sent: Timestamp,
+    pub(crate) answered: Timestamp,
+    pub(crate) settings: Value,
+    pub(crate) limits: KeyLimits,
+}
+
 /// From the answer to the pause until the request to resume.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pause {
@@ -110,6 +128,31 @@ pub(crate) struct Event {
     pub(crate) outcome: Outcome,
 }
 
+/// The events of one stream: `count` of them, beginning with the number `first`.
+#[derive(Debug, Clone)]
+pub(crate) struct Stream {
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    pub(crate) done_within_s: Option<f64>,
+}
+
+/// What a caller outside Weir did with a slot of a limit group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) limit_group: usize,
+    pub(crate) at: Timestamp,
+    pub(crate) outcome: CallOutcome,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallOutcome {
+    Made,
+    /// The caller came so late that the slot had ended.
+    TooLate,
+    /// There was no slot in the time that the caller waited.
+    NoSlot,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Accepted {
@@ -128,6 +171,8 @@ pub(crate) struct Arrival {
     pub(crate) destination: u32,
     /// The number in the event's data.
     pub(crate) event: u64,
+    /// The number of its limit key, in [`Recording::limit_keys`].
+    pub(crate) limit_key: Option<u32>,
     pub(crate) id: Option<EventId>,
     pub(crate) at: Timestamp,
     /// How much earlier than `at` it may have been sent, because of a stall.
@@ -182,6 +227,12 @@ impl Recording {
     /// The arrivals at a destination in the order of time.
     pub(crate) fn at(&self, destination: u32) -> &[Arrival] {
         &self.arrivals[destination as usize]
+    }
+
+    /// The calls that callers made under a limit group, in the order of time.
+    pub(crate) fn calls_of(&self, limit_group: usize) -> impl Iterator<Item = &Call> {
+        let is_made = move |call: &&Call| call.limit_group == limit_group && call.outcome == CallOutcome::Made;
+        self.calls.iter().filter(is_made)
     }
 
     /// The cost of the event that arrived: 1 if it was never posted.

@@ -1,6 +1,7 @@
 //! One run of a scenario: publisher and receivers run in this process, Weir in others, and everything is recorded.
 
 pub(crate) mod api;
+mod callers;
 pub(crate) mod capacity;
 pub(crate) mod fleet;
 mod progress;
@@ -18,8 +19,8 @@ use weir_core::{RateLimits, Timestamp};
 
 use crate::{
     clock::{Timeline, now},
-    recording::{Destination, Event, Group, Home, LimitChange, LimitGroup, Outcome, Recording},
-    scenario::{Scenario, limits_in, seconds},
+    recording::{self, Destination, Event, Group, Home, KeyLimitChange, LimitChange, LimitGroup, Outcome, Recording},
+    scenario::{Scenario, key_limits_in, limits_in, seconds},
 };
 use api::Api;
 use fleet::Fleet;
@@ -69,6 +70,12 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     recording.began = timeline.now();
     // Every event has its number and its entry before the first post.
     let (streams, events) = streams(scenario, &tag, &ids, &recording, timeline);
+    let of = |stream: &Stream| recording::Stream {
+        first: stream.first,
+        count: publisher::count(&stream.publish, scenario.publish_s),
+        done_within_s: stream.publish.done_within_s,
+    };
+    recording.streams = streams.iter().map(of).collect();
     let events = Arc::new(Mutex::new(events));
     let deadline = timeline.began() + seconds(scenario.publish_s + scenario.drain_within_s);
     let mut publishing = JoinSet::new();
@@ -79,13 +86,16 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     let mut runner =
         StepRunner { timeline, api: &api, receivers: &receivers, ids: &ids, target: &mut target, recording };
     let progress = Progress::start(&scenario.name, scenario.publish_s, Arc::clone(&arrivals));
-    let (steps, published) = tokio::join!(runner.play(&scenario.steps), async {
+    let publish = async {
         while publishing.join_next().await.is_some() {}
         timeline.now()
-    });
+    };
+    let callers = callers::play(scenario, &ids, &api, timeline);
+    let (steps, published, calls) = tokio::join!(runner.play(&scenario.steps), publish, callers);
     steps?;
     let mut recording = runner.recording;
     recording.published = published;
+    recording.calls = calls?;
     recording.events = std::mem::take(&mut *events.lock());
     // Wait until everything has arrived, drained and been recorded, or until the deadline.
     wait_for_arrivals(&recording, &arrivals, deadline).await;
@@ -167,9 +177,12 @@ async fn prepare(
             ids.destinations.push(id.with_context(|| format!("destinations {}", group.name))?);
             let limits = limits_in(&settings)?.unwrap_or(RateLimits::UNLIMITED);
             let answered = timeline.now();
+            let change = |limits| KeyLimitChange { sent, answered, settings: settings.clone(), limits };
+            let key_limits = key_limits_in(&settings)?.map(change);
             let weight = settings["weight"].as_u64().and_then(|weight| u32::try_from(weight).ok());
             recording.destinations.push(Destination {
                 homes: vec![Home { sent, answered, limit_group }],
+                key_limits: key_limits.into_iter().collect(),
                 weight: weight.unwrap_or(1),
                 ..Destination::alone(number, LimitChange { sent, answered, limits })
             });
@@ -288,6 +301,7 @@ async fn collect(api: &Api, ids: &Ids, recording: &mut Recording, arrivals: &Arr
     for (group, id) in recording.limit_groups.iter_mut().zip(&ids.limit_groups) {
         group.audit = Some(api.audit_of_limit_group(id).await.context("audit of a limit group")?);
     }
+    recording.limit_keys = arrivals.limit_keys();
     recording.sort_in(arrived);
     Ok(())
 }

@@ -2,7 +2,9 @@
 //! program.
 
 mod behavior;
+mod callers;
 mod group;
+mod key_limits;
 mod limit_group;
 mod publish;
 mod step;
@@ -16,7 +18,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 pub(crate) use behavior::ReceiverBehavior;
-pub(crate) use group::{Expect, Group, limits_in};
+pub(crate) use callers::Callers;
+pub(crate) use group::{Expect, Group};
+pub(crate) use key_limits::{KeyLimits, key_limits_in, limits_in, merge};
 pub(crate) use limit_group::{ExpectShared, LimitGroup};
 pub(crate) use publish::Publish;
 pub(crate) use step::{Action, Step};
@@ -66,6 +70,8 @@ pub(crate) struct Scenario {
     pub(crate) limit_groups: Vec<LimitGroup>,
     pub(crate) destinations: Vec<Group>,
     pub(crate) publish: Vec<Publish>,
+    #[serde(default)]
+    pub(crate) callers: Vec<Callers>,
     #[serde(default)]
     pub(crate) steps: Vec<Step>,
 }
@@ -138,6 +144,9 @@ impl Scenario {
         for group in &mut self.limit_groups {
             group.expect = ExpectShared::default();
         }
+        for publish in &mut self.publish {
+            publish.done_within_s = None;
+        }
         self
     }
 
@@ -179,6 +188,12 @@ impl Scenario {
             publish.check(self.publish_s).with_context(|| format!("publish {}", n + 1))?;
         }
 
+        for (n, callers) in self.callers.iter().enumerate() {
+            let name = &callers.limit_group;
+            ensure!(is_known(name), "callers {}: no limit group is named {name}", n + 1);
+            callers.check(self.publish_s).with_context(|| format!("callers {}", n + 1))?;
+        }
+
         // A group without a stream would test nothing.
         for group in &self.destinations {
             let is_target = self.publish.iter().any(|publish| publish.to.contains(&group.name));
@@ -197,7 +212,7 @@ impl Scenario {
                 ensure!(is_known(name), "step {}: no limit group is named {name}", n + 1);
             }
             match &step.action {
-                Action::Edit { settings, .. } => limits_in(settings).map(drop),
+                Action::Edit { settings, .. } => limits_in(settings).and_then(|_| key_limits_in(settings)).map(drop),
                 Action::EditLimitGroup { rate_limits, .. } => {
                     limits_in(&json!({ "rate_limits": rate_limits })).map(drop)
                 }

@@ -283,6 +283,23 @@ class AgainstWeir(unittest.TestCase):
         types.delete("py.created")
         self.assertEqual(list(types.list(q="py.")), [])
 
+    def test_a_limit_key_has_a_rate_of_its_own_is_listed_and_paused(self) -> None:
+        keys: Any = {"key": "/customer", "rate_limits": [{"limit": 5, "period": "second"}]}
+        settings: Any = {"url": RECEIVER, "tenant": "limit-keys", "key_limits": keys, "paused": True}
+        id = self.weir.destinations.create(settings)["id"]
+        self.weir.events.post("a", {"customer": "cus_1"}, tenant="limit-keys")
+        self.weir.events.post("a", {}, tenant="limit-keys", limit_key="a/b")
+        shown = self.weir.destinations.limit_keys(id, sort="use", limit=10)
+        self.assertEqual(sorted(row["key"] for row in shown["data"]), ["a/b", "cus_1"])
+        self.assertEqual(self.weir.destinations.limit_keys(id, q="cus")["data"][0]["waiting"], 1)
+        paused: Any = self.weir.destinations.pause_key(id, "a/b")
+        self.assertTrue(paused["key_limits"]["overrides"]["a/b"]["paused"])
+        resumed: Any = self.weir.destinations.resume_key(id, "a/b")
+        self.assertEqual(resumed["key_limits"]["overrides"], {})
+        found = self.weir.deliveries.list(destination=id, limit_key="a/b")
+        self.assertEqual([one.get("limit_key") for one in found], ["a/b"])
+        self.assertEqual(self.weir.destinations.purge(id, {"limit_key": "cus_1"}), 1)
+
     def test_a_limit_group_and_its_members(self) -> None:
         groups, name = self.weir.limit_groups, f"py {uuid.uuid4()}"
         made = groups.create({"name": name, "rate_limits": [{"limit": 10, "period": "second"}]})

@@ -46,6 +46,8 @@ import type {
   LimitGroupPreviewRequest,
   LimitGroupReplacement,
   LimitGroupRow,
+  LimitKeyList,
+  LimitKeyQuery,
   ListCount,
   Me,
   NewDestination,
@@ -359,6 +361,21 @@ class Destinations extends Resource {
   /** Ends a hold before its end. A wait that the receiver has asked for stays. */
   endHold(id: string): Promise<Destination> {
     return this.call("DELETE", "/v1/destinations/{id}/hold", { id });
+  }
+
+  /** The limit keys that wait or have an override, with what each may send. */
+  limitKeys(id: string, query: LimitKeyQuery = {}): Promise<LimitKeyList> {
+    return this.call("GET", "/v1/destinations/{id}/keys", { id }, { query: { ...query } });
+  }
+
+  /** Sends nothing of this limit key; its events wait. */
+  pauseKey(id: string, key: string, options: { ifMatch?: string } = {}): Promise<Destination> {
+    return this.call("POST", "/v1/destinations/{id}/keys/{key}/pause", { id, key }, { headers: ifMatch(options) });
+  }
+
+  /** Sends a paused limit key again. */
+  resumeKey(id: string, key: string, options: { ifMatch?: string } = {}): Promise<Destination> {
+    return this.call("POST", "/v1/destinations/{id}/keys/{key}/resume", { id, key }, { headers: ifMatch(options) });
   }
 
   /** Sends a test event, and returns its delivery. */

@@ -404,6 +404,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/destinations/{id}/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_limit_keys"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/destinations/{id}/keys/{key}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["pause_limit_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/destinations/{id}/keys/{key}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["resume_limit_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/destinations/{id}/override": {
         parameters: {
             query?: never;
@@ -1787,6 +1835,11 @@ export interface components {
              */
             last_status_code: number | null;
             /**
+             * @description Its limit key; absent where the destination had no limit keys when the event came. `""`: the event has no key.
+             * @example cus_1
+             */
+            limit_key?: string;
+            /**
              * Format: date-time
              * @description The due time of a waiting delivery, not before the end of a hold that its destination has asked for. Null while
              *     it waits for an earlier delivery of its `ordering_key`.
@@ -1994,6 +2047,7 @@ export interface components {
             headers?: {
                 [key: string]: string | null;
             } | null;
+            key_limits?: components["schemas"]["KeyLimitsRequest"] | null;
             limit_group?: components["schemas"]["LimitGroupId"] | null;
             /**
              * Format: int32
@@ -2064,6 +2118,7 @@ export interface components {
             event_types?: components["schemas"]["EventPattern"][] | null;
             filter?: components["schemas"]["DataFilter"] | null;
             headers?: components["schemas"]["Headers"] | null;
+            key_limits?: components["schemas"]["KeyLimitsRequest"] | null;
             limit_group?: components["schemas"]["LimitGroupId"] | null;
             /**
              * Format: int32
@@ -2142,6 +2197,7 @@ export interface components {
             event_types?: components["schemas"]["EventPattern"][] | null;
             filter?: components["schemas"]["DataFilter"] | null;
             headers?: components["schemas"]["Headers"] | null;
+            key_limits?: components["schemas"]["KeyLimitsRequest"] | null;
             limit_group?: components["schemas"]["LimitGroupId"] | null;
             /**
              * Format: int32
@@ -2222,6 +2278,7 @@ export interface components {
             headers: {
                 [key: string]: string;
             };
+            key_limits: components["schemas"]["KeyLimits"] | null;
             /**
              * @description The budget that it shares with other destinations, beside its own limits; null: none.
              * @example lgr_01h2xcejqtf2nbrexx3vqjhp41
@@ -2351,6 +2408,8 @@ export interface components {
             /** @example evt_01h2xcejqtf2nbrexx3vqjhp41 */
             id: string;
             idempotency_key: string | null;
+            /** @description The limit key that the event names itself; its SHA-256 if it is longer than 128 bytes. */
+            limit_key?: string;
             ordering_key?: string;
             tenant: string;
             /** @example video.created */
@@ -2391,6 +2450,7 @@ export interface components {
             /** @description Deliver to these destinations instead of all destinations of the tenant whose `event_types` match. */
             destinations?: components["schemas"]["DestinationId"][] | null;
             idempotency_key?: components["schemas"]["IdempotencyKey"] | null;
+            limit_key?: components["schemas"]["LimitKey"] | null;
             ordering_key?: components["schemas"]["EventKey"] | null;
             /** @default default */
             tenant?: components["schemas"]["Tenant"] | null;
@@ -2689,12 +2749,84 @@ export interface components {
             /** @description The version of the process that answers. */
             version: string;
         };
+        /** @description The limits of each limit key of a destination. All keys share the limits of the destination. */
+        KeyLimits: {
+            /**
+             * @description Where the key is in the `data` of an event, as a JSON pointer. A `limit_key` of the event wins.
+             * @example /customer/id
+             */
+            key: string;
+            /**
+             * Format: int32
+             * @description The most sends of one key in flight; null: as many as the destination may have.
+             */
+            max_in_flight: number | null;
+            /** @description What is different for single keys. The key `""` is that of events without one. */
+            overrides: {
+                [key: string]: components["schemas"]["KeyOverride"];
+            };
+            /** @description Of each key by itself. Empty: the keys only take turns. */
+            rate_limits: components["schemas"]["RateLimit"][];
+            /**
+             * Format: int32
+             * @description The part of each key in what the destination may send, beside the weights of the other keys with a backlog.
+             */
+            weight: number;
+        };
+        /**
+         * @description A budget for each value of a limit key, for example for each customer, inside the limits of the destination, which
+         *     all keys share. Not together with `limit_group`, `adaptive` or `ordered`.
+         */
+        KeyLimitsRequest: {
+            key?: components["schemas"]["LimitKeyPointer"] | null;
+            /**
+             * Format: int32
+             * @description The most sends of one key in flight; `null`: as many as the destination may have.
+             */
+            max_in_flight?: number | null;
+            overrides?: components["schemas"]["Overrides"] | null;
+            /**
+             * @description Of each key by itself. `[]`: the keys only take turns.
+             * @default []
+             */
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+            /**
+             * Format: int32
+             * @description The part of each key in what the destination may send, beside the weights of the other keys with a backlog.
+             * @default 1
+             */
+            weight?: number | null;
+        };
         /**
          * @description 1 to 100 characters without control characters. Names that people could take for Weir itself (`weir`), for a key
          *     of the settings (`WEIR_API_KEYS`), for a request without a key (`anonymous`) or for an id (`key_…`) are refused.
          * @example billing service
          */
         KeyName: string;
+        /** @description What is different for one limit key; null: as for the others. */
+        KeyOverride: {
+            /** Format: int32 */
+            max_in_flight: number | null;
+            /** @description Nothing of this key is sent; its deliveries wait. */
+            paused: boolean;
+            rate_limits: components["schemas"]["RateLimit"][] | null;
+            /** Format: int32 */
+            weight: number | null;
+        };
+        /** @description What is different for one limit key. What is absent or null is as for the others. */
+        KeyOverrideRequest: {
+            /** Format: int32 */
+            max_in_flight?: number | null;
+            /**
+             * @description Nothing of this key is sent; its deliveries wait.
+             * @default false
+             */
+            paused?: boolean | null;
+            /** @description `[]`: no limits of its own. */
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+            /** Format: int32 */
+            weight?: number | null;
+        };
         /** @description A new API key. */
         KeyRequest: {
             expires_at?: components["schemas"]["Time"] | null;
@@ -2985,6 +3117,88 @@ export interface components {
             utilisation: number | null;
         };
         /**
+         * @description A limit key: at most 2048 characters, without control characters. One of more than 128 bytes counts as its SHA-256 in
+         *     hexadecimal. `""`: the events without a key.
+         * @example cus_1
+         */
+        LimitKey: string;
+        /** @description The limit keys of a destination that wait or have an override. */
+        LimitKeyList: {
+            /** Format: date-time */
+            as_of: string;
+            data: components["schemas"]["LimitKeyRow"][];
+            /**
+             * @description Only the 20,000 deliveries that are due first were looked at, and more wait: numbers may be too low, and keys may be
+             *     missing.
+             */
+            is_partial: boolean;
+        };
+        /**
+         * @description `backlog`: the longest backlog first. `use`: the most sends of the last minute first, among the thousand keys with
+         *     the longest backlogs and those with overrides.
+         * @example backlog
+         * @enum {string}
+         */
+        LimitKeyOrder: "backlog" | "use";
+        /**
+         * @description A JSON pointer (RFC 6901) into the `data` of events, of at most 256 bytes. `~1` stands for a `/` in a name, `~0` for a `~`.
+         * @example /customer/id
+         */
+        LimitKeyPointer: string;
+        /** @description One limit key of a destination, with the limits that hold for it. */
+        LimitKeyRow: {
+            /**
+             * Format: double
+             * @description The sends of the last minute, per second.
+             */
+            achieved_per_s: number;
+            /**
+             * @description What bounds it: `paused`, `key` (its own limits) or `destination` (the limits that all keys share). Null if nothing
+             *     waits or nothing bounds it.
+             * @example key
+             */
+            binding: string | null;
+            /**
+             * Format: double
+             * @description The rate that its own limits allow; null: it has none.
+             */
+            configured_per_s: number | null;
+            /**
+             * Format: double
+             * @description The estimated time until nothing of this key waits, without new events; null if nobody can say.
+             */
+            drain_eta_s: number | null;
+            /** @description Whether something is different for this key. */
+            is_overridden: boolean;
+            /**
+             * @description `""`: events without a key. A key of more than 128 bytes is its SHA-256.
+             * @example cus_1
+             */
+            key: string;
+            /**
+             * Format: int32
+             * @description Null: as many as the destination may have.
+             */
+            max_in_flight: number | null;
+            /**
+             * Format: double
+             * @description The age of the delivery that has waited longest; null if none waits.
+             */
+            oldest_age_s: number | null;
+            paused: boolean;
+            rate_limits: components["schemas"]["RateLimit"][];
+            /**
+             * Format: double
+             * @description What it may send now: no more than its limits allow, and of the rate of the destination its part beside the other
+             *     keys that wait. Null if nothing bounds it or nothing waits; 0 while it is paused.
+             */
+            share_per_s: number | null;
+            /** Format: int64 */
+            waiting: number;
+            /** Format: int32 */
+            weight: number;
+        };
+        /**
          * @description What a limit counts. `request`, as where it is absent: each send as one. `cost`: each send as the `cost` of its
          *     event; such a limit has the shape `window`.
          * @example cost
@@ -3212,6 +3426,9 @@ export interface components {
              * @default 1
              */
             weight?: number | null;
+        };
+        Overrides: {
+            [key: string]: null | components["schemas"]["KeyOverrideRequest"];
         };
         /** @description One page of the overview. */
         Overview: {
@@ -3474,6 +3691,7 @@ export interface components {
         PurgeRequest: {
             before?: components["schemas"]["Time"] | null;
             event_type?: components["schemas"]["EventPattern"] | null;
+            limit_key?: components["schemas"]["LimitKey"] | null;
             /**
              * @description `pending`, `retrying` or both.
              * @default [
@@ -3744,6 +3962,7 @@ export interface components {
             error?: components["schemas"]["AttemptError"] | null;
             event_type?: components["schemas"]["EventPattern"] | null;
             from?: components["schemas"]["Time"] | null;
+            limit_key?: components["schemas"]["LimitKey"] | null;
             /**
              * @description One or more of `failed`, `dead`, `cancelled` and `delivered`.
              * @default [
@@ -4701,6 +4920,8 @@ export interface operations {
                  *     `forbidden`, `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)
                  */
                 error?: components["schemas"]["AttemptError"];
+                /** @description Only deliveries with this limit key; needs `destination`. Empty: events without a key */
+                limit_key?: components["schemas"]["LimitKey"];
                 /** @description At or after this instant (RFC 3339). */
                 from?: components["schemas"]["Time"];
                 /** @description Before this instant (RFC 3339). The range is empty if `to` is not after `from`. */
@@ -5014,6 +5235,56 @@ export interface operations {
             path: {
                 /** @description `dst_…` */
                 id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    list_limit_keys: {
+        parameters: {
+            query?: {
+                /** @description `backlog` (the default) or `use` */
+                sort?: components["schemas"]["LimitKeyOrder"];
+                /** @description Only keys that contain this text */
+                q?: components["schemas"]["ListSearchText"];
+                /** @description How many; 50 by default */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    pause_limit_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+                /** @description The limit key, percent-encoded */
+                key: components["schemas"]["LimitKey"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    resume_limit_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+                /** @description The limit key, percent-encoded */
+                key: components["schemas"]["LimitKey"];
             };
             cookie?: never;
         };

@@ -37,6 +37,10 @@ export type LimitGroupRow = Schemas["LimitGroupRow"];
 export type LimitGroupMember = Schemas["LimitGroupMember"];
 export type LimitGroupHistory = Schemas["LimitGroupHistory"];
 export type LimitGroupOverview = Schemas["LimitGroupOverview"];
+/** The limit keys of a destination, with what waits of each and what it may send. */
+export type LimitKeyList = Schemas["LimitKeyList"];
+export type LimitKeyRow = Schemas["LimitKeyRow"];
+export type LimitKeyQuery = Filter<"list_limit_keys"> & { limit?: number };
 export type NewLimitGroup = Schemas["LimitGroupRequest"];
 /** What an edit may set. Null restores the default of a field. */
 export type LimitGroupChanges = Schemas["LimitGroupPatch"];

@@ -128,6 +128,21 @@ test("an event has a cost of a limit in points", async () => {
   await assert.rejects(weir.events.post({ type: "a", data: 1, tenant: "points", cost: 101 }), InvalidRequest);
 });
 
+test("a limit key has a rate of its own, is listed and paused", async () => {
+  const key_limits = { key: "/customer", rate_limits: [{ limit: 5, period: "second" }] };
+  const { id } = await weir.destinations.create({ url: receiver, tenant: "limit-keys", key_limits, paused: true });
+  await weir.events.post({ type: "a", data: { customer: "cus_1" }, tenant: "limit-keys" });
+  await weir.events.post({ type: "a", data: {}, tenant: "limit-keys", limit_key: "a/b" });
+  const shown = await weir.destinations.limitKeys(id, { sort: "use", limit: 10 });
+  assert.deepEqual(shown.data.map((row) => row.key).sort(), ["a/b", "cus_1"]);
+  assert.equal((await weir.destinations.limitKeys(id, { q: "cus" })).data[0].waiting, 1);
+  assert.equal((await weir.destinations.pauseKey(id, "a/b")).key_limits.overrides["a/b"].paused, true);
+  assert.deepEqual((await weir.destinations.resumeKey(id, "a/b")).key_limits.overrides, {});
+  const found = await all(weir.deliveries.list({ destination: id, limit_key: "a/b" }));
+  assert.deepEqual(found.map((one) => one.limit_key), ["a/b"]);
+  assert.equal(await weir.destinations.purge(id, { limit_key: "cus_1" }), 1);
+});
+
 test("a limit group and its members", async () => {
   const name = `ts ${Date.now()}`;
   const group = await weir.limitGroups.create({ name, rate_limits: [{ limit: 10, period: "second" }] });

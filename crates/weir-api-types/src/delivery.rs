@@ -42,6 +42,10 @@ pub struct Delivery {
     #[serde(default = "one", skip_serializing_if = "is_one")]
     #[schema(minimum = 1, maximum = 1_000, required = false)]
     pub cost: u32,
+    /// Its limit key; absent where the destination had no limit keys when the event came. `""`: the event has no key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false, example = "cus_1")]
+    pub limit_key: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]

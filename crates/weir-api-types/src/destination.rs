@@ -135,6 +135,8 @@ pub struct DestinationSettings {
     #[serde(default = "one")]
     #[schema(required = true, minimum = 1, maximum = 1_000)]
     pub weight: u16,
+    /// The limits of each limit key, for example of each customer; null: its events have no keys.
+    pub key_limits: Option<KeyLimits>,
     pub max_in_flight: u32,
     pub timeout_ms: u32,
     pub retry: Retry,
@@ -165,6 +167,36 @@ pub struct DestinationSettings {
 /// The weight of a server that knows none.
 fn one() -> u16 {
     1
+}
+
+/// The limits of each limit key of a destination. All keys share the limits of the destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KeyLimits {
+    /// Where the key is in the `data` of an event, as a JSON pointer. A `limit_key` of the event wins.
+    #[schema(example = "/customer/id")]
+    pub key: String,
+    /// Of each key by itself. Empty: the keys only take turns.
+    pub rate_limits: Vec<RateLimit>,
+    /// The most sends of one key in flight; null: as many as the destination may have.
+    #[schema(minimum = 1, maximum = 10_000)]
+    pub max_in_flight: Option<u32>,
+    /// The part of each key in what the destination may send, beside the weights of the other keys with a backlog.
+    #[schema(minimum = 1, maximum = 1_000)]
+    pub weight: u16,
+    /// What is different for single keys. The key `""` is that of events without one.
+    pub overrides: BTreeMap<String, KeyOverride>,
+}
+
+/// What is different for one limit key; null: as for the others.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct KeyOverride {
+    pub rate_limits: Option<Vec<RateLimit>>,
+    #[schema(minimum = 1, maximum = 10_000)]
+    pub max_in_flight: Option<u32>,
+    #[schema(minimum = 1, maximum = 1_000)]
+    pub weight: Option<u16>,
+    /// Nothing of this key is sent; its deliveries wait.
+    pub paused: bool,
 }
 
 /// A pace that finds itself below the limits, within these bounds.

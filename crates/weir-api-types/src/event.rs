@@ -40,6 +40,10 @@ pub struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     pub ordering_key: Option<String>,
+    /// The limit key that the event names itself; its SHA-256 if it is longer than 128 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    pub limit_key: Option<String>,
     /// How much of a limit in costs each of its sends takes; absent for 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u32, minimum = 2, maximum = 1_000, required = false)]

@@ -19,7 +19,7 @@ use weir_core::{
 };
 use weir_store::StateCounts;
 
-pub(crate) use self::shares::{Share, share};
+pub(crate) use self::shares::{Share, Wish, divide, share};
 
 /// A destination that uses at least this share of its limit sends as fast as the limit allows: slots leave out up to
 /// 1 % of a window, and rates are averages that follow a change slowly.

@@ -32,11 +32,11 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
-            body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
+            body::BodyRequest, egress::TlsRequest, key_limits, rates::RateLimitRequest, request::DestinationRequest,
             retry::RetryRequest, signature::SignatureRequest,
         },
-        event_types, events, health, history, ingest, keys, limit_groups, overview, preview, purge, rate, replays,
-        secrets, session, shedding, simulate, status, stream, temporary, test_event, verify,
+        event_types, events, health, history, ingest, keys, limit_groups, limit_keys, overview, preview, purge, rate,
+        replays, secrets, session, shedding, simulate, status, stream, temporary, test_event, verify,
     },
 };
 use weir_api_types as types;
@@ -54,6 +54,8 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("DestinationRequest", DestinationRequest::keywords()),
         ("DestinationPatch", DestinationRequest::keywords()),
         ("DestinationReplacement", DestinationRequest::keywords()),
+        ("KeyLimitsRequest", key_limits::keywords()),
+        ("KeyOverrideRequest", key_limits::keywords()),
         ("RateLimitRequest", RateLimitRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
@@ -180,6 +182,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::put, destinations::release,
         destinations::temporary::override_limits, destinations::temporary::end_override, destinations::temporary::hold,
         destinations::temporary::end_hold,
+        limit_keys::list, limit_keys::pause, limit_keys::resume,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
         overview::list, overview::history, overview::show, stream::follow, preview::show, rate::show, destinations::filter::try_filter, purge::purge, audit::show, simulate::run, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
@@ -204,7 +207,7 @@ const SECURITY_SCHEME: &str = "api_key";
         texts::DestinationConditionText, texts::EventIdText, texts::EventPatternText,
         texts::FailureStatesText, texts::IdempotencyKeyText, texts::LimitGroupIdText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
-        overview::OrderText, overview::OverviewIdsText, overview::OverviewSearchText, overview::StandingText,
+        limit_keys::KeyOrderText, texts::LimitKeyText, overview::OrderText, overview::OverviewIdsText, overview::OverviewSearchText, overview::StandingText,
         types::Snapshot, types::StreamChange, texts::ReplayIdText, texts::ReservationIdText, texts::SearchText, texts::TenantText,
         texts::TimeText, texts::AnyTenantText, alerts::ActiveAlertText
     )),

@@ -16,6 +16,7 @@ pub(crate) mod history;
 pub(crate) mod ingest;
 pub(crate) mod keys;
 pub(crate) mod limit_groups;
+pub(crate) mod limit_keys;
 pub(crate) mod overview;
 mod policies;
 pub(crate) mod preview;

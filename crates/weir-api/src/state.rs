@@ -10,8 +10,8 @@ use std::{
 
 use axum::extract::FromRef;
 use weir_api_types::QueueDepths;
-use weir_core::{Clock, DestinationId, LimitGroup, address::AddressPolicy};
-use weir_queue::{ReserveSlots, SharedQueue, Terms, TermsChange, Wake};
+use weir_core::{Clock, Destination, LimitGroup, Timestamp, address::AddressPolicy};
+use weir_queue::{Edits, ReserveSlots, SharedQueue, Wake};
 use weir_store::SharedStore;
 
 use crate::{
@@ -117,11 +117,20 @@ impl ApiState {
 
     /// Tells the queue that a destination has changed, so that the change takes effect at once, also for published
     /// permits. The change is already committed, and every run reads it from the store.
-    pub(crate) async fn announce_edit(&self, destination_id: DestinationId, terms: Terms) {
+    pub(crate) async fn announce_edit(&self, destination: &Destination) {
+        self.announce(destination, Edits::of(destination, self.clock.now())).await;
+    }
+
+    /// The same for a deletion; `destination` as it was before.
+    pub(crate) async fn announce_deletion(&self, destination: &Destination, deleted_at: Timestamp) {
+        self.announce(destination, Edits::of_deleted(destination, deleted_at)).await;
+    }
+
+    async fn announce(&self, destination: &Destination, edits: Edits) {
         let queue = self.queue.clone();
-        let call = async move { queue.edited(&[TermsChange { destination_id, terms }]).await };
+        let call = async move { edits.announce(&*queue).await };
         if let Some(Err(error)) = self.shedding.in_time(call).await {
-            tracing::warn!(%error, %destination_id, "cannot announce an edit now; the next run reads it");
+            tracing::warn!(%error, destination = %destination.id, "cannot announce an edit now; the next run reads it");
         }
     }
 

@@ -35,6 +35,8 @@ pub enum ClaimedBody {
 #[derive(Debug, Clone)]
 pub struct ClaimedDelivery {
     pub claim: Claim,
+    /// The flow whose job it was claimed for: the destination, or one of its limit keys.
+    pub flow_id: DestinationId,
     pub event_id: EventId,
     /// The instant from which the delivery's age counts: the creation of its event, its `deliver_at`, or the beginning
     /// of its replay.

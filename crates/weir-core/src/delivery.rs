@@ -22,6 +22,7 @@ pub use crate::error_kind::AttemptOutcome;
 use crate::{
     error_kind::{ErrorKind, Failure},
     id::{AttemptId, DeliveryId, DestinationId, EventId},
+    limit_key::LimitKey,
     time::Timestamp,
 };
 
@@ -98,6 +99,8 @@ pub struct Delivery {
     pub expires_at: Option<Timestamp>,
     /// How much of a limit in costs each attempt takes.
     pub cost: u32,
+    /// The limit key; `None` where the destination had none when the event was stored.
+    pub limit_key: Option<LimitKey>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// The end of the last counted attempt, unless the attempt was deleted by retention.

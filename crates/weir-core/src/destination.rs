@@ -13,7 +13,8 @@ use crate::{
     filter::Filter,
     id::{DestinationId, LimitGroupId},
     limit::RateLimits,
-    limit_group::Home,
+    limit_group::{Home, KeysOf, LimitGroup},
+    limit_key::{FlowLimits, KeyLimits, LimitKey, budget_of_keys},
     order::DeliveryOrder,
     pattern::EventPattern,
     retry::RetryPolicy,
@@ -77,6 +78,9 @@ pub struct Destination {
     pub breaker: Breaker,
     /// The homes that it has left, where its jobs may still know older terms. They are closed before anything is sent.
     pub left_homes: Vec<Home>,
+    /// When it first had limit keys. From then on it is the group of its flows, even without limit keys: deliveries with a
+    /// key may still wait.
+    pub keyed_at: Option<Timestamp>,
     /// Set while this process cannot open the secrets: they are not in the settings then.
     pub unreadable: Option<Unreadable>,
 }
@@ -135,6 +139,8 @@ pub struct Settings {
     /// Its share of the group's slots while other members have a backlog too, in relation to their weights; in
     /// [`WEIGHTS`](crate::limit_group::WEIGHTS).
     pub weight: u16,
+    /// The limits of each limit key. `None`: its events have no keys.
+    pub key_limits: Option<Arc<KeyLimits>>,
     pub paused: bool,
 }
 
@@ -176,8 +182,74 @@ impl Destination {
             released_at: None,
             breaker: Breaker::default(),
             left_homes: Vec::new(),
+            keyed_at: None,
             unreadable: None,
         }
+    }
+
+    /// The budget that it shares: that of its limit group or, where it has limit keys, that of the destination, which its
+    /// flows share.
+    pub fn shared_budget(&self) -> Option<LimitGroupId> {
+        if self.keyed_at.is_some() { Some(budget_of_keys(self.id)) } else { self.settings.limit_group }
+    }
+
+    /// As the group of its limit keys. Keys have no breakers of their own, so while the destination's breaker is not closed,
+    /// one send of all of them is in flight.
+    pub fn as_group(&self) -> LimitGroup {
+        let settings = &self.settings;
+        let most = if self.breaker.reason().is_some() { 1 } else { settings.max_in_flight };
+        LimitGroup {
+            id: budget_of_keys(self.id),
+            tenant: Some(settings.tenant.clone()),
+            name: settings.name.clone(),
+            rate_limits: settings.rate_limits.clone(),
+            max_in_flight: Some(most),
+            temporary: self.temporary.clone(),
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            keys_of: Some(KeysOf {
+                destination_id: self.id,
+                suspended: settings.paused,
+                held_until: self.held().0,
+                released_at: self.released_at,
+            }),
+        }
+    }
+
+    /// A deleted destination as the group of its limit keys: nothing is sent.
+    pub fn deleted_as_group(id: DestinationId, deleted_at: Timestamp) -> LimitGroup {
+        LimitGroup {
+            id: budget_of_keys(id),
+            tenant: None,
+            name: String::new(),
+            rate_limits: RateLimits::UNLIMITED,
+            max_in_flight: Some(0),
+            temporary: Temporary::default(),
+            created_at: deleted_at,
+            updated_at: deleted_at,
+            keys_of: Some(KeysOf { destination_id: id, suspended: true, held_until: None, released_at: None }),
+        }
+    }
+
+    /// The flow of the deliveries with this key, or of those without one, as a destination whose limits are those of the
+    /// flow and whose group is the destination. Only for a destination that has or had limit keys.
+    pub fn flow(&self, key: Option<&LimitKey>) -> Self {
+        let mut flow = self.clone();
+        let limits = key.and_then(|key| Some(self.settings.key_limits.as_ref()?.of(key))).unwrap_or(FlowLimits::NONE);
+        let settings = &mut flow.settings;
+        settings.limit_group = self.shared_budget();
+        settings.rate_limits = limits.rate_limits;
+        settings.max_in_flight = limits.max_in_flight.unwrap_or(settings.max_in_flight);
+        settings.weight = limits.weight;
+        settings.paused |= limits.paused;
+        // The pace would be one of the destination, which has no job of its own any more.
+        settings.adaptive = None;
+        // An override is one of the budget that the flows share. Its end changes the version of both.
+        if let Some(overridden) = &mut flow.temporary.overridden {
+            overridden.limits = None;
+            overridden.max_in_flight = overridden.max_in_flight.filter(|_| limits.max_in_flight.is_none());
+        }
+        flow
     }
 
     /// The destination with the limits and the hold that are in force at `now`, for whoever acts at `now`.

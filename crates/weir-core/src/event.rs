@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{id::EventId, time::Timestamp, trace::TraceParent};
+use crate::{id::EventId, limit_key::LimitKey, time::Timestamp, trace::TraceParent};
 
 /// The longest event type, in bytes: enough for a path of words, and short enough for an index and a list.
 pub const MAX_TYPE_LEN: usize = 128;
@@ -37,6 +37,8 @@ pub struct DeliveryOptions {
     pub ordering_key: Option<String>,
     /// How much of the limits in costs each of its sends takes; `None`: 1. See [`Event::cost`].
     pub cost: Option<NonZeroU32>,
+    /// The limit key at destinations that have some, in place of what their pointers find.
+    pub limit_key: Option<LimitKey>,
 }
 
 /// The highest cost of an event.

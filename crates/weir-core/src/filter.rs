@@ -32,7 +32,7 @@ use sha2::{Digest, Sha256};
 
 pub use self::{
     data::Data,
-    read::{Fault, MAX_BYTES},
+    read::{Fault, MAX_BYTES, MAX_NAMES},
 };
 use self::{data::Node, decimal::Decimal};
 

@@ -35,6 +35,7 @@ pub mod inbound;
 pub mod json_schema;
 pub mod limit;
 pub mod limit_group;
+pub mod limit_key;
 pub mod limiter;
 pub mod order;
 pub mod outcome;
@@ -66,6 +67,7 @@ pub use id::{
 };
 pub use limit::{Period, RateLimit, RateLimits};
 pub use limit_group::LimitGroup;
+pub use limit_key::LimitKey;
 pub use limiter::{Limiter, Slot};
 pub use time::{Clock, Timestamp};
 pub use trace::TraceParent;

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use crate::{
-    id::{InvalidId, LimitGroupId},
+    id::{DestinationId, InvalidId, LimitGroupId},
     limit::RateLimits,
     temporary::Temporary,
     time::Timestamp,
@@ -31,6 +31,19 @@ pub struct LimitGroup {
     pub created_at: Timestamp,
     /// The version: rises with each edit.
     pub updated_at: Timestamp,
+    /// Set if it is no group of its own but a destination, as the group of its limit keys.
+    pub keys_of: Option<KeysOf>,
+}
+
+/// A destination that is the group of its limit keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeysOf {
+    pub destination_id: DestinationId,
+    /// Paused or deleted: nothing is sent.
+    pub suspended: bool,
+    /// The hold of the destination, and the last release of one.
+    pub held_until: Option<Timestamp>,
+    pub released_at: Option<Timestamp>,
 }
 
 impl LimitGroup {

@@ -28,7 +28,7 @@ journey('a key with the role read sees no action, and the server refuses it', as
   const page = await visit.open(`/destinations/${id}`, { as: reader.secret });
   await page.getByText('To change limits, log in with a key that has the role').waitFor();
   for (const name of ['Pause', 'Save limits']) assert.equal(await page.getByRole('button', { name }).count(), 0);
-  assert.equal(await page.getByRole('link', { name: 'Keys' }).count(), 0);
+  assert.equal(await page.getByRole('link', { name: 'Keys', exact: true }).count(), 0);
   visit.expect(403, /\/keys$/);
   await page.goto('/keys');
   await page.getByText('this needs a key with the role').waitFor();

@@ -38,7 +38,7 @@ impl Admissions {
 
     pub(crate) fn add(&self, deliveries: Vec<ClaimedDelivery>) {
         for delivery in deliveries {
-            let id = delivery.claim.destination_id;
+            let id = delivery.flow_id;
             if let Some(delivery) = self.batcher.add(self.client.homes.of(id), delivery) {
                 self.client.estimates.declined(id, 1, self.client.clock.now());
                 self.declined.add(vec![delivery]);
@@ -61,7 +61,7 @@ impl Admissions {
         let mut backoff = Backoff::default();
         let mut batch = Batch {
             shard,
-            destinations: by_destination(deliveries, |delivery| delivery.claim.destination_id).collect(),
+            destinations: by_destination(deliveries, |delivery| delivery.flow_id).collect(),
             name: rand::random(),
             maybe_ran: false,
             generation: self.client.registry.generation(shard),

@@ -59,8 +59,13 @@ const SEALED: u8 = 8;
 const COSTED: u8 = 16;
 const INLINE_COSTED: u8 = 32;
 const SEALED_COSTED: u8 = 64;
+/// The delivery is of a limit key: the id of its flow and the flags of the body are in front of the body. The flags of the
+/// body in the head are not set then, so programs that do not know this read the body from the store.
+const OF_KEY: u8 = 128;
 /// The length of the part in front of the trace and the body.
-pub(crate) const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
+const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
+/// The greatest length of the part that names the flow.
+pub(crate) const FLOW_HEAD_LEN: usize = HEAD_LEN + TraceParent::BYTES + 2 + 16;
 
 /// Encodes the `delivery` field. Bodies of more than `largest` bytes stay in the store. The others are sealed as the store
 /// seals them.
@@ -93,31 +98,48 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize, keyring: &Keyri
     bytes.put_u32(delivery.attempts_before);
     let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
     let costed = flag(COSTED, cost.is_some());
-    let of_body = flag(inline, body.is_some()) | flag(TRACED, trace.is_some());
-    bytes.put_u8(of_body | costed | flag(IS_REPLAY, delivery.is_replay));
+    let of_body = flag(inline, body.is_some());
+    let of_key = delivery.flow_id != delivery.claim.destination_id;
+    let in_head = if of_key { OF_KEY } else { of_body };
+    bytes.put_u8(in_head | flag(TRACED, trace.is_some()) | costed | flag(IS_REPLAY, delivery.is_replay));
     bytes.put_u32(body.map_or(0, EventBody::data_offset));
-    // The trace, the cost and the body are last, because only their lengths vary.
+    // The trace, the cost, the flow and the body are last, because only their lengths vary.
     if let Some(trace) = trace {
         bytes.put_slice(&trace.to_bytes());
     }
     if let Some(cost) = cost {
         bytes.put_u16(cost);
     }
+    if of_key {
+        bytes.put_slice(delivery.flow_id.as_bytes());
+        bytes.put_u8(of_body);
+    }
     bytes.put_slice(&stored);
     bytes
 }
 
-/// Decodes an entry; `None` when it has another format.
-pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes, keyring: &Keyring) -> Option<Entry> {
-    // A longer `permit` comes from a later version; what is behind the known numbers is ignored.
-    if permit.len() < PERMIT_LEN || delivery.len() < HEAD_LEN {
+/// The part of a `delivery` field in front of the body.
+struct Head {
+    claim: Claim,
+    flow_id: DestinationId,
+    event_id: EventId,
+    event_created_at: Timestamp,
+    attempts: u32,
+    attempts_before: u32,
+    is_replay: bool,
+    data_offset: u32,
+    trace: Option<TraceParent>,
+    cost: u32,
+    /// The flags of the body.
+    flags: u8,
+}
+
+/// Reads the head of a delivery; `None` when it has another format.
+fn read_head(delivery: &mut Bytes) -> Option<Head> {
+    if delivery.len() < HEAD_LEN {
         return None;
     }
-    // The five numbers that permits.lua packs. Without an expected time (0) the worker asks as soon as it is ready.
-    let (generation, serial) = (permit.get_u64(), permit.get_u64());
-    let expires_at = from_micros(permit.get_i64());
-    let (expected_at, published_at) = (Some(permit.get_i64()).filter(|at| *at > 0), permit.get_i64());
-    // The head of the delivery, in the order of `encode`.
+    // In the order of `encode`.
     let mut id = || {
         let mut id = [0; 16];
         delivery.copy_to_slice(&mut id);
@@ -128,7 +150,8 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes, keyr
     let claim = Claim { delivery_id, destination_id, epoch: delivery.get_i64() };
     let event_created_at = Timestamp::from_nanos(delivery.get_i64());
     let (attempts, attempts_before) = (delivery.get_u32(), delivery.get_u32());
-    let flags = delivery.get_u8();
+    let mut flags = delivery.get_u8();
+    let is_replay = flags & IS_REPLAY > 0;
     let data_offset = delivery.get_u32();
     // The trace, if there is one. An entry that is too short for it has another format.
     let trace = if flags & TRACED > 0 {
@@ -140,55 +163,74 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes, keyr
     };
     let cost = match flags & COSTED {
         0 => 1,
-        _ if delivery.len() < 2 => return None,
-        _ => delivery.get_u16().into(),
+        _ => delivery.try_get_u16().ok()?.into(),
     };
+    let mut flow_id = destination_id;
+    if flags & OF_KEY > 0 {
+        flow_id = DestinationId::from_bytes(delivery.get(..16)?.try_into().ok()?);
+        delivery.advance(16);
+        flags = delivery.try_get_u8().unwrap_or(0);
+    }
+    Some(Head {
+        claim,
+        flow_id,
+        event_id,
+        event_created_at,
+        attempts,
+        attempts_before,
+        is_replay,
+        data_offset,
+        trace,
+        cost,
+        flags,
+    })
+}
+
+/// Decodes an entry; `None` when it has another format.
+pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes, keyring: &Keyring) -> Option<Entry> {
+    // A longer `permit` comes from a later version; what is behind the known numbers is ignored.
+    if permit.len() < PERMIT_LEN {
+        return None;
+    }
+    // The five numbers that permits.lua packs. Without an expected time (0) the worker asks as soon as it is ready.
+    let (generation, serial) = (permit.get_u64(), permit.get_u64());
+    let expires_at = from_micros(permit.get_i64());
+    let (expected_at, published_at) = (Some(permit.get_i64()).filter(|at| *at > 0), permit.get_i64());
+    let head = read_head(&mut delivery)?;
+    let Head { claim, flow_id, event_id, event_created_at, attempts, attempts_before, .. } = head;
     // The rest is the body; a clear one without a copy. What cannot be opened here cannot be opened in the store either,
     // and the worker reports it there.
-    let bytes = match flags & (INLINE | SEALED | INLINE_COSTED | SEALED_COSTED) {
+    let bytes = match head.flags & (INLINE | SEALED | INLINE_COSTED | SEALED_COSTED) {
         INLINE | INLINE_COSTED => Some(delivery),
         SEALED | SEALED_COSTED => {
             keyring.open_bytes(&BODY, event_id.as_bytes(), &delivery).ok().map(|body| Bytes::from(body.into_owned()))
         }
         _ => None,
     };
-    let body = bytes
-        .map_or(ClaimedBody::InStore, |bytes| ClaimedBody::Inline(EventBody::stored(bytes, data_offset).traced(trace)));
+    let body = bytes.map_or(ClaimedBody::InStore, |bytes| {
+        ClaimedBody::Inline(EventBody::stored(bytes, head.data_offset).traced(head.trace))
+    });
     Some(Entry {
         published_at,
         entry,
         generation,
-        id: PermitId { destination_id, serial },
+        id: PermitId { destination_id: flow_id, serial },
         expected_at,
         delivery: ClaimedDelivery {
+            flow_id,
             claim,
             event_id,
             event_created_at,
             attempts,
             attempts_before,
-            is_replay: flags & IS_REPLAY > 0,
-            cost,
+            is_replay: head.is_replay,
+            cost: head.cost,
             body,
             expires_at,
             // The worker reads the destination itself.
             destination: None,
         },
     })
-}
-
-/// Decodes the claim at the beginning of a `delivery` field.
-fn decode_claim(mut delivery: Bytes) -> Option<Claim> {
-    if delivery.len() < HEAD_LEN {
-        return None;
-    }
-    let mut id = || {
-        let mut id = [0; 16];
-        delivery.copy_to_slice(&mut id);
-        id
-    };
-    let (delivery_id, destination_id) = (DeliveryId::from_bytes(id()), DestinationId::from_bytes(id()));
-    delivery.advance(16);
-    Some(Claim { delivery_id, destination_id, epoch: delivery.get_i64() })
 }
 
 /// The answer to an admission, for one destination.
@@ -265,19 +307,23 @@ impl AnswerReader {
 
     /// The claim at the beginning of a `delivery` field.
     pub(crate) fn next_claim(&mut self) -> Option<Claim> {
-        decode_claim(self.next_bytes()?)
+        Some(self.next_head()?.claim)
+    }
+
+    fn next_head(&mut self) -> Option<Head> {
+        read_head(&mut self.next_bytes()?)
     }
 
     /// An entry of a dead process. Whether it had a slot is not known yet.
     pub(crate) fn next_orphaned(&mut self) -> Option<OrphanedEntry> {
         let entry = self.next_text()?;
-        let (mut permit, claim) = (self.next_bytes()?, self.next_claim()?);
+        let (mut permit, Head { claim, flow_id, .. }) = (self.next_bytes()?, self.next_head()?);
         if permit.len() < PERMIT_LEN {
             return None;
         }
         let (generation, serial) = (permit.get_u64(), permit.get_u64());
         let expires_at = from_micros(permit.get_i64());
-        let id = PermitId { destination_id: claim.destination_id, serial };
+        let id = PermitId { destination_id: flow_id, serial };
         Some(OrphanedEntry { entry, generation, id, claim, expires_at, had_slot: false })
     }
 
@@ -446,10 +492,13 @@ pub(crate) fn from_micros(micros: i64) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::LimitKey;
+
     use super::*;
 
     fn delivery(body: ClaimedBody) -> ClaimedDelivery {
         ClaimedDelivery {
+            flow_id: DestinationId::from_bytes([2; 16]),
             claim: Claim {
                 delivery_id: DeliveryId::from_bytes([1; 16]),
                 destination_id: DestinationId::from_bytes([2; 16]),
@@ -486,8 +535,35 @@ mod tests {
         let read = sent(&written, 100);
         assert_eq!(format!("{:?}", read.delivery), format!("{written:?}"));
         assert_eq!((read.generation, read.id.serial, read.expected_at, read.published_at), (10, 12, None, 6_000_000));
-        let head = Bytes::from(encode(&written, 0, &Keyring::default())).slice(..HEAD_LEN);
-        assert_eq!(decode_claim(head), Some(written.claim));
+        let mut head = Bytes::from(encode(&written, 0, &Keyring::default())).slice(..HEAD_LEN + 2);
+        assert_eq!(read_head(&mut head).map(|head| head.claim), Some(written.claim));
+    }
+
+    #[test]
+    fn a_delivery_of_a_limit_key_is_read_as_it_was_written_and_orphans_name_its_flow() {
+        let flow_id = LimitKey::new("cus_1").flow_id(DestinationId::from_bytes([2; 16]));
+        let body = || EventBody::stored(Bytes::from_static(b"{\"a\":1}"), 5);
+        let trace = TraceParent::new([7; 16], [8; 8], true);
+        let key = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
+        let sealing = key.parse::<Keyring>().unwrap().sealing_payloads(true);
+        for (keyring, cost, body) in [
+            (Keyring::default(), 700, body().traced(trace)),
+            (Keyring::default(), 1, body()),
+            (sealing, 1, body().traced(trace)),
+        ] {
+            let written = ClaimedDelivery { flow_id, cost, ..delivery(ClaimedBody::Inline(body)) };
+            let read = sent_sealed(&written, 100, &keyring);
+            assert_eq!(format!("{:?}", read.delivery), format!("{written:?}"));
+            assert_eq!(read.id.destination_id, flow_id);
+            let mut bytes = Bytes::from(encode(&written, 100, &keyring));
+            assert_eq!(
+                bytes[HEAD_LEN - 5] & (INLINE | SEALED | INLINE_COSTED | SEALED_COSTED),
+                0,
+                "for older programs"
+            );
+            bytes.truncate(FLOW_HEAD_LEN);
+            assert_eq!(read_head(&mut bytes).map(|head| head.flow_id), Some(flow_id));
+        }
     }
 
     #[test]

@@ -13,10 +13,14 @@
 //! {weir:3}:queued:dst_…             zset    permit → when the claim expires
 //! {weir:3}:in_flight:dst_…          zset    permit → when the claim expires
 //! {weir:3}:turns:dst_…              zset    of a group: members that wait for a turn → virtual time
+//! {weir:3}:parked:dst_…             zset    of a destination with limit keys: keys that wait long for slots of their own → since when
 //! {weir:3}:admitted:…               string  the last admission of a caller and its answer, packed
 //! {weir:0}:records                  hash    process → when it was written, and its record; expires when all have ended
 //! weir:notices                      channel notifications: earlier due times and new generations
 //! ```
+//!
+//! A limit key and the budget that the keys of a destination share have jobs under ids of their own
+//! (`weir_core::limit_key`), which are in the shard of the destination.
 //!
 //! A group has a job and sets of permits as a destination has, and so one entry in the schedule. Its id is written as that
 //! of a destination: a program of an earlier version then takes it for a destination that was deleted.

@@ -197,11 +197,11 @@ impl Schedule for RedisQueue {
     }
 
     fn reserve(&self, destination: &Destination) -> bool {
-        let group = destination.settings.limit_group;
+        let group = destination.shared_budget();
         self.client.homes.learn_group(destination.id, group);
         let now = self.client.clock.now();
         let max_in_flight = destination.temporary.max_in_flight(destination.settings.max_in_flight, now);
-        // Members of a group take turns.
+        // Members of a group and limit keys take turns.
         group.is_none() && self.client.estimates.reserve(destination.id, now, max_in_flight)
     }
 

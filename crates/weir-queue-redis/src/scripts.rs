@@ -60,6 +60,10 @@ const WAITING_KEPT: Duration = Duration::from_secs(60 * 60);
 /// The most members that get a turn in one claim, so that no script occupies the server for long.
 const MOST_TURNS: usize = 64;
 
+/// The most limit keys that an edit of their destination makes due in one call, so that no script occupies the server for
+/// long.
+const MOST_RUN_BY_AN_EDIT: usize = 200;
+
 /// One operation on a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumIter)]
 pub(crate) enum Operation {
@@ -202,7 +206,7 @@ fn constants() -> String {
         ("MAX_PER_RUN", plan::MAX_PER_RUN as usize),
         ("MOST_TURNS", MOST_TURNS),
         ("LAG_DEPTH", LAG_DEPTH),
-        ("DELIVERY_HEAD", codec::HEAD_LEN),
+        ("DELIVERY_HEAD", codec::FLOW_HEAD_LEN),
         ("MOST_COUNTED", MOST_COUNTED),
         ("MOST_REPORTS", MOST_REPORTS),
         ("REPORTS_OF_A_RUN", REPORTS_OF_A_RUN),
@@ -213,6 +217,8 @@ fn constants() -> String {
     // Of callers outside Weir, with the functions for them in one table: a script has few names left.
     let (kept, again) = (RESERVED_FOR.as_micros(), RESERVED_AGAIN.as_micros());
     text += &format!("local CALLERS = {{ KEPT = {kept}, AGAIN = {again} }}\n");
+    // The same for the flows of limit keys.
+    text += &format!("local FLOWS = {{ PART = {MOST_RUN_BY_AN_EDIT} }}\n");
     // In milliseconds, the unit in which keys expire.
     text + &format!("local KEEP_LONGER_MS = {}\n", KEEP_LONGER.as_millis()) + lua!("periods")
 }
@@ -309,12 +315,15 @@ impl Call {
             until,
             group,
             weight,
+            of_keys,
             ref limits,
         } = terms;
         self.version(version).arg(u8::from(suspended)).arg(max_in_flight);
         self.not_before(held_until).not_before(released_at).limits(limits).arg(u8::from(is_adaptive));
         self.not_before(until.unwrap_or(Timestamp::MIN));
-        self.arg(group.map_or_else(String::new, |group| group_job(group).to_string())).arg(weight)
+        self.arg(group.map_or_else(String::new, |group| group_job(group).to_string()))
+            .arg(weight)
+            .arg(u8::from(of_keys))
     }
 
     /// The pace of a run: the numbers by which slots are granted, and its state.

@@ -8,6 +8,7 @@ mod edits;
 mod fast_path;
 mod groups;
 mod holds;
+mod limit_keys;
 mod paces;
 mod progress;
 mod reservations;
@@ -41,8 +42,8 @@ use weir_core::{
 };
 
 pub use self::{
-    edits::*, fast_path::*, groups::*, holds::*, paces::*, progress::*, reservations::*, room::*, schedule::*,
-    slots::*, spacing::*,
+    edits::*, fast_path::*, groups::*, holds::*, limit_keys::*, paces::*, progress::*, reservations::*, room::*,
+    schedule::*, slots::*, spacing::*,
 };
 use crate::{
     DueJobs, HandedBack, Hold, JobLease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
@@ -85,10 +86,12 @@ fn per(limit: u32, period: Period) -> RateLimits {
 /// Destination 1 with these settings.
 pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
     Destination {
+        keyed_at: None,
         id: destination(1),
         created_at: Timestamp::MIN,
         updated_at: Timestamp::MIN,
         settings: Settings {
+            key_limits: None,
             url: "https://example.com/".parse().expect("a url"),
             name: String::new(),
             tenant: "default".to_owned(),
@@ -146,6 +149,7 @@ impl Subject {
     fn delivery(&self, number: u8, expires_in: Duration) -> ClaimedDelivery {
         let now = self.clock.now();
         ClaimedDelivery {
+            flow_id: destination(1),
             claim: Claim {
                 delivery_id: DeliveryId::from_bytes([number; 16]),
                 destination_id: destination(1),
@@ -441,6 +445,18 @@ macro_rules! queue_conformance {
             callers_have_turns_like_a_member_with_weight_1,
             what_is_promised_to_callers_who_have_gone_goes_to_the_members,
             a_reserved_slot_is_given_back_if_it_is_the_last_one,
+            a_limit_key_has_slots_from_its_own_budget_and_that_of_its_destination,
+            an_edit_of_a_destination_binds_the_outstanding_permits_of_all_its_limit_keys,
+            an_edit_of_a_destination_runs_a_limit_key_that_waits_for_a_slot_of_its_own,
+            a_paused_destination_grants_no_slot_to_its_limit_keys_and_their_runs_end,
+            the_limit_keys_of_a_resumed_destination_run_at_once,
+            a_hold_of_a_destination_holds_all_its_limit_keys_until_its_release,
+            a_hold_of_limit_keys_that_the_queue_does_not_know_is_kept,
+            after_a_hold_one_send_of_all_limit_keys_is_in_flight_until_it_is_answered,
+            the_budget_of_limit_keys_has_the_progress_of_all_of_them,
+            a_raised_max_in_flight_of_a_destination_counts_for_its_limit_keys_at_once,
+            limit_keys_without_limits_take_turns,
+            nothing_is_admitted_to_a_destination_with_limit_keys,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

@@ -26,6 +26,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod edits;
 mod mailbox;
 pub mod memory;
 mod paces;
@@ -33,6 +34,7 @@ mod paces;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+pub use edits::Edits;
 pub use mailbox::Mailbox;
 pub use paces::known_paces;
 use tokio::time::Instant;
@@ -103,7 +105,8 @@ pub struct Wake {
     pub due: Timestamp,
 }
 
-/// No slot of the destination starts before `until`. When it ends, one send at a time is in flight, and one more with
+/// No slot of the destination starts before `until`. A destination with limit keys is held by the id of
+/// [their budget](weir_core::limit_key::budget_of_keys). When it ends, one send at a time is in flight, and one more with
 /// each that is answered and not refused, until `max_in_flight` is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
@@ -134,6 +137,9 @@ pub struct Terms {
     /// The last release of a hold; [`Timestamp::MIN`] for none. A later one than the queue knows replaces its hold with
     /// `held_until`; under an earlier one `held_until` does not count.
     pub released_at: Timestamp,
+    /// The group is a destination with limit keys. Its flows have terms of the same version: older ones are as good as unknown,
+    /// so an edit of the destination applies to all of them at once.
+    pub of_keys: bool,
     /// When the override ends that they come from. From then on they are as good as unknown: no slot is granted, and the
     /// job is due. The next run brings those that are in force.
     pub until: Option<Timestamp>,
@@ -141,7 +147,13 @@ pub struct Terms {
 
 impl Terms {
     /// The terms of a destination at `now`.
+    ///
+    /// Of one with limit keys: the terms of its deliveries without a key. Those of a key are the terms of its
+    /// [flow](Destination::flow).
     pub fn of(destination: &Destination, now: Timestamp) -> Self {
+        if destination.shared_budget() != destination.settings.limit_group {
+            return Self::of(&destination.flow(None), now);
+        }
         let until = destination.temporary.override_at(now).map(|overridden| overridden.until);
         let version = destination.version(now);
         let destination = destination.at(now);
@@ -154,6 +166,7 @@ impl Terms {
             group: settings.limit_group,
             weight: settings.weight,
             is_adaptive: settings.adaptive.is_some(),
+            of_keys: false,
             held_until: destination.held_until.unwrap_or(Timestamp::MIN),
             released_at: destination.released_at.unwrap_or(Timestamp::MIN),
             until,
@@ -164,13 +177,20 @@ impl Terms {
     /// its hold. Without a maximum of its own, it is the largest number.
     pub fn of_group(group: &LimitGroup, now: Timestamp) -> Self {
         let effective = group.at(now);
+        let held_until = group.temporary.hold_at(now).map_or(Timestamp::MIN, |hold| hold.until);
+        // Receivers hold destinations.
+        let (held_until, released_at) = match &group.keys_of {
+            Some(of) => (of.held_until.unwrap_or(Timestamp::MIN), of.released_at.unwrap_or(Timestamp::MIN)),
+            None => (held_until, group.updated_at),
+        };
         Self {
             limits: effective.rate_limits.clone(),
             max_in_flight: effective.max_in_flight.unwrap_or(u32::MAX),
-            suspended: false,
+            suspended: group.keys_of.is_some_and(|of| of.suspended),
             group: Some(group.id),
-            held_until: group.temporary.hold_at(now).map_or(Timestamp::MIN, |hold| hold.until),
-            released_at: group.updated_at,
+            of_keys: group.keys_of.is_some(),
+            held_until,
+            released_at,
             until: group.temporary.override_at(now).map(|overridden| overridden.until),
             ..Self::deleted(group.version(now))
         }
@@ -194,6 +214,7 @@ impl Terms {
             group,
             weight,
             is_adaptive: false,
+            of_keys: false,
             held_until,
             released_at,
             until: None,
@@ -336,7 +357,7 @@ pub enum Published {
     Unknown,
 }
 
-/// Names one permit.
+/// Names one permit of a flow: of a destination, or of one of its limit keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PermitId {
     pub destination_id: DestinationId,
@@ -543,7 +564,8 @@ pub trait Schedule {
     /// Returns when the queue can be reached.
     async fn check(&self) -> QueueResult<()>;
 
-    /// How far these destinations have come. Changes nothing.
+    /// How far these destinations, flows of limit keys or [their budgets](weir_core::limit_key::budget_of_keys) have come.
+    /// Changes nothing.
     async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress>;
 
     /// The paces of these destinations, in the order of the request. `None` for a destination that is not adaptive, or
@@ -558,7 +580,7 @@ pub trait Schedule {
     /// Reserves room for a permit that [`Self::admit`] will publish without a run. There is room under four conditions:
     /// the last run of the job found less than it was allowed to claim, the job has the terms of this destination, a
     /// slot is free now (or soon, if only replays have a backlog), and fewer than `max_in_flight` permits are
-    /// outstanding.
+    /// outstanding. There is none for a destination that has, or had, limit keys.
     fn reserve(&self, destination: &Destination) -> bool;
 
     /// Releases reserved room.

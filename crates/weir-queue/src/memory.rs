@@ -5,6 +5,7 @@
 
 mod budget;
 mod group;
+mod held;
 mod job;
 mod table;
 
@@ -85,7 +86,7 @@ impl Schedule for MemoryQueue {
     }
 
     async fn hold(&self, holds: &[Hold]) -> QueueResult<()> {
-        self.change(|table, _| holds.iter().for_each(|&hold| table.hold(hold)));
+        self.change(|table, now| holds.iter().for_each(|&hold| table.hold(now, hold)));
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{Clock, LimitGroupId, Timestamp};
-use weir_queue::{SharedQueue, Terms, TermsChange};
+use weir_queue::{Edits, SharedQueue};
 use weir_store::{EditPosition, EditedDestination, RunStore};
 
 use crate::{
@@ -71,9 +71,10 @@ impl EditWatcher {
             let edited = self.store.edited_after(position, PAGE).await?;
             let now = self.clock.now();
             let new = edited.iter().filter(|edited| !self.announced.contains(&edited.position));
-            let edits: Vec<_> = new.map(|edited| edit(edited, now)).collect();
+            let mut edits = Edits::default();
+            new.for_each(|edited| add(&mut edits, edited, now));
             if !edits.is_empty() {
-                self.queue.edited(&edits).await?;
+                edits.announce(&*self.queue).await?;
                 // Only after the call, so that edits whose announcement failed are announced again.
                 self.announced.extend(edited.iter().map(|edited| edited.position));
             }
@@ -100,11 +101,10 @@ impl Agent for EditWatcher {
     }
 }
 
-fn edit(edited: &EditedDestination, now: Timestamp) -> TermsChange {
+fn add(edits: &mut Edits, edited: &EditedDestination, now: Timestamp) {
     let EditPosition { updated_at, id } = edited.position;
-    let terms = match &edited.destination {
-        Some(destination) => Terms::of(destination, now),
-        None => Terms::deleted(updated_at),
-    };
-    TermsChange { destination_id: id, terms }
+    match &edited.destination {
+        Some(destination) => edits.add(destination, now),
+        None => edits.add_deleted(id, updated_at, None),
+    }
 }

@@ -1,28 +1,43 @@
 //! The groups of a batch: their terms, the cursors that a queue has lost, and the homes that destinations have left.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, hash_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
-use weir_core::{DestinationId, IdMap, IdSet, LimitGroup, Limiter, RateLimit, Timestamp, limit::Shape};
-use weir_queue::{GroupRun, LAST_OLD_START, LeftShard, Published, Wake};
+use weir_core::{
+    DestinationId, IdMap, IdSet, LimitGroup, LimitGroupId, Limiter, RateLimit, Timestamp, limit::Shape,
+    limit_key::budget_of_keys,
+};
+use weir_queue::{Edits, GroupRun, LAST_OLD_START, LeftShard, Published, Wake};
 use weir_store::{RunStore, SentCounts, StoreError};
 
 use crate::{
     release::Failure,
-    run::{Run, latest_start, of_late},
-    scheduler::{RETRY_RUN, Scheduler},
+    run::{RETRY_RUN, Run, latest_start, of_late},
+    scheduler::{Scheduler, was_window},
 };
 
 impl Scheduler {
-    /// Reads the groups of the runs' destinations. A run whose group is not found is repeated.
+    /// Reads the groups of the runs' destinations. A run whose group is not found is repeated. A destination with limit
+    /// keys is itself the group of its flows.
     pub(crate) async fn read_groups(&self, runs: &mut [Run], now: Timestamp) -> Result<(), StoreError> {
-        let ids: BTreeSet<_> = runs.iter().filter_map(Run::group_id).collect();
+        let mut of_keys: IdMap<LimitGroupId, Arc<LimitGroup>> = IdMap::default();
+        for run in runs.iter_mut() {
+            let Some(destination) = run.destination.as_ref().filter(|of| of.keyed_at.is_some()) else { continue };
+            let id = budget_of_keys(destination.id);
+            let terms = of_keys.entry(id).or_insert_with(|| Arc::new(destination.as_group()));
+            run.group = Some(GroupRun { terms: Arc::clone(terms), recovered: None });
+        }
+        let ids: BTreeSet<_> = runs.iter().filter(|run| run.group.is_none()).filter_map(Run::group_id).collect();
         if ids.is_empty() {
             return Ok(());
         }
         let ids: Vec<_> = ids.into_iter().collect();
         let found: IdMap<_, _> =
             self.store.limit_groups(&ids).await?.into_iter().flatten().map(|group| (group.id, group)).collect();
-        for run in runs {
+        for run in runs.iter_mut().filter(|run| run.group.is_none()) {
             let Some(id) = run.group_id() else { continue };
             match found.get(&id) {
                 Some(terms) => run.group = Some(GroupRun { terms: terms.clone(), recovered: None }),
@@ -38,17 +53,24 @@ impl Scheduler {
         let (mut wakes, mut left) = (Vec::new(), Vec::new());
         for run in runs.iter_mut() {
             let Some(destination) = &run.destination else { continue };
-            let (destination_id, group) = (destination.id, destination.settings.limit_group);
+            let (destination_id, group) = (destination.id, destination.shared_budget());
             self.queue.learn_group(destination_id, group);
+            // The flows of its limit keys are in the shard of the destination.
             if self.queue.shard_of(destination_id, group) != run.lease.shard {
-                wakes.push(Wake { destination_id, due: now });
+                wakes.push(Wake { destination_id: run.lease.destination_id, due: now });
                 run.leave();
                 continue;
             }
             let shards = destination.left_homes.iter().map(|home| self.queue.shard_of(destination_id, home.group()));
             let shards: BTreeSet<_> = shards.filter(|shard| *shard != run.lease.shard).collect();
             let version = destination.updated_at;
-            left.extend(shards.into_iter().map(|shard| LeftShard { destination_id, shard, version }));
+            for shard in shards {
+                let of = LeftShard { destination_id, shard, version };
+                // Flows of one destination have the same old homes.
+                if !left.contains(&of) {
+                    left.push(of);
+                }
+            }
         }
         if !wakes.is_empty() {
             self.queue.wake(&wakes).await?;
@@ -98,12 +120,25 @@ impl Scheduler {
     }
 
     /// Recovers the lost cursors of groups from the last sends of all destinations that are or were members.
-    pub(crate) async fn recover_groups(&self, runs: &mut [Run], now: Timestamp) -> Result<(), StoreError> {
+    pub(crate) async fn recover_groups(&self, runs: &mut [Run], now: Timestamp) -> Result<(), Failure> {
+        // Each once, however many members have a run.
+        let mut found: IdMap<LimitGroupId, Limiter> = IdMap::default();
         for run in runs {
             let Some(turn) = run.lease.turn.filter(|turn| !turn.is_known) else { continue };
-            if let Some(group) = run.group.as_mut().filter(|group| group.terms.id == turn.group) {
-                group.recovered = Some(recovered(&*self.store, &group.terms, turn.known_since, now).await?);
+            let Some(group) = run.group.as_mut().filter(|group| group.terms.id == turn.group) else { continue };
+            if let Entry::Vacant(unknown) = found.entry(turn.group) {
+                let (mut known_since, mut now) = (turn.known_since, now);
+                if let Some(destination) = run.destination.as_ref().filter(|_| group.terms.keys_of.is_some()) {
+                    // The job of the destination may still have terms from before it had limit keys, and grant slots
+                    // that only they count. None is granted after this call, and those before it are recorded, or
+                    // their claims are outstanding.
+                    Edits::of(destination, now).announce(&*self.queue).await?;
+                    now = self.clock.now();
+                    known_since = now;
+                }
+                unknown.insert(recovered(&*self.store, &group.terms, known_since, now).await?);
             }
+            group.recovered = found.get(&turn.group).cloned();
         }
         Ok(())
     }
@@ -120,11 +155,14 @@ pub(crate) async fn recovered(
     let limits = &effective.rate_limits;
     let spans = limits.as_slice().iter().map(limit_span);
     let longest = spans.chain(limits.min_interval().map(|interval| interval.as_duration())).max().unwrap_or_default();
-    let senders = store.group_senders(terms.id, now - longest).await?;
+    let senders = match &terms.keys_of {
+        Some(of) => vec![of.destination_id],
+        None => store.group_senders(terms.id, now - longest).await?,
+    };
     let histories = if senders.is_empty() { Vec::new() } else { store.send_history(&senders).await? };
     let starts = histories.into_iter().filter_map(|history| latest_start(history, known_since, now));
     // Nobody reports when callers outside Weir have started their calls, and slots may be granted that are not recorded yet.
-    let has_reserved = store.has_reserved(terms.id, now - longest).await?;
+    let has_reserved = terms.keys_of.is_none() && store.has_reserved(terms.id, now - longest).await?;
     let unrecorded = known_since + LAST_OLD_START;
     let reserved = has_reserved.then(|| now.max(unrecorded));
     let mut limiter = Limiter::recovered(limits, starts.max().max(reserved));
@@ -155,7 +193,14 @@ pub(crate) async fn recovered(
         // An override, which may have ended a moment ago, changes limits too.
         (false, true) => {
             let changed_at = if terms.temporary.is_none() { terms.updated_at } else { now };
-            of_late(limits, changed_at, now).collect()
+            let late: Vec<_> = of_late(limits, changed_at, now).collect();
+            match &terms.keys_of {
+                Some(of) if !late.is_empty() => {
+                    let changes = store.limit_changes(of.destination_id).await?;
+                    late.into_iter().filter(|limit| was_window(&changes, limit, now)).collect()
+                }
+                _ => late,
+            }
         }
         (false, false) => Vec::new(),
     };

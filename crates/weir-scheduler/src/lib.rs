@@ -22,6 +22,7 @@ mod backlog;
 mod dead_letters;
 mod edits;
 mod fast_path;
+mod flows;
 mod fold;
 mod groups;
 mod paces;

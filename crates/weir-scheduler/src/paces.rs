@@ -112,7 +112,7 @@ mod tests {
             max_outstanding: None,
             known_since: NOW,
         };
-        Run::new(lease, Some(Arc::new(destination)), NOW)
+        Run::new(lease, Some(Arc::new(destination)), None, NOW)
     }
 
     fn pace_of(run: &Run) -> f64 {

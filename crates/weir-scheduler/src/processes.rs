@@ -85,12 +85,12 @@ impl ProcessWatcher {
             if orphaned.is_empty() {
                 return Ok(());
             }
+            let wakes = wakes_of(orphaned.iter().map(|permit| permit.id.destination_id), self.clock.now());
             // A permit with a slot may have been sent. One without a slot was not, and can get no slot any more.
             let (had_slot, unsent): (Vec<OrphanedPermit>, Vec<OrphanedPermit>) =
                 orphaned.into_iter().partition(|permit| permit.had_slot);
             let claims = |permits: &[OrphanedPermit]| permits.iter().map(|permit| permit.claim).collect::<Vec<_>>();
             let (unsent_claims, unknown_claims) = (claims(&unsent), claims(&had_slot));
-            let wakes = wakes_of(&[&unsent_claims[..], &unknown_claims[..]].concat(), self.clock.now());
             // Unsent: the store releases the claims, uncounted. Only then does the queue drop the permits: if this
             // process dies in between, the next pass still finds them.
             self.store.release(unsent_claims, self.clock.now()).await?;
@@ -132,7 +132,9 @@ impl ProcessWatcher {
         if !lost.is_empty() {
             self.resolve(&lost).await?;
             tracing::warn!(unknown = lost.len(), "resolved the claims of dead processes");
-            self.queue.wake(&wakes_of(&lost, self.clock.now())).await?;
+            // A claim does not name its flow; the sweep wakes those with limit keys.
+            let destinations = lost.iter().map(|claim| claim.destination_id);
+            self.queue.wake(&wakes_of(destinations, self.clock.now())).await?;
         }
         Ok(())
     }

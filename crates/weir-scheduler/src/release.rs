@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{
-    Backoff, Clock, Timestamp,
+    Backoff, Clock, DestinationId, Timestamp,
     claim::{Claim, ClaimedDelivery},
 };
 use weir_queue::{QueueError, SharedQueue, Wake};
@@ -35,12 +35,12 @@ impl ClaimReleaser {
         Self { store, queue, clock }
     }
 
-    /// Releases claims and wakes their destinations: a run in between may have found nothing due because of these
+    /// Releases claims and wakes their flows: a run in between may have found nothing due because of these
     /// claims, and stopped the job.
     pub(crate) async fn release_and_wake(&self, deliveries: Vec<ClaimedDelivery>) -> Result<(), Failure> {
         let now = self.clock.now();
+        let wakes = wakes_of(deliveries.iter().map(|delivery| delivery.flow_id), now);
         let claims: Vec<Claim> = deliveries.into_iter().map(|delivery| delivery.claim).collect();
-        let wakes = wakes_of(&claims, now);
         self.release(claims, now).await?;
         Ok(self.queue.wake(&wakes).await?)
     }
@@ -61,8 +61,8 @@ impl ClaimReleaser {
     }
 }
 
-/// One wake for each destination of these claims.
-pub(crate) fn wakes_of(claims: &[Claim], due: Timestamp) -> Vec<Wake> {
-    let destinations: HashSet<_> = claims.iter().map(|claim| claim.destination_id).collect();
-    destinations.into_iter().map(|destination_id| Wake { destination_id, due }).collect()
+/// One wake for each of these destinations or flows.
+pub(crate) fn wakes_of(ids: impl Iterator<Item = DestinationId>, due: Timestamp) -> Vec<Wake> {
+    let ids: HashSet<_> = ids.collect();
+    ids.into_iter().map(|destination_id| Wake { destination_id, due }).collect()
 }

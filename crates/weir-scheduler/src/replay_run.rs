@@ -6,8 +6,8 @@ use weir_store::Claims;
 
 use crate::{
     release::Failure,
-    run::Run,
-    scheduler::{RETRY_RUN, Scheduler},
+    run::{RETRY_RUN, Run},
+    scheduler::Scheduler,
 };
 
 /// A run of a destination with replays, after its claim of live deliveries.
@@ -56,7 +56,7 @@ impl Scheduler {
         let mut publications = Vec::with_capacity(replay_runs.len());
         for (ReplayRun { run, live, limit }, claims) in replay_runs.into_iter().zip(claims) {
             let replay = ClaimResult { exhausted: claims.deliveries.len() < limit as usize, next_due: claims.next_due };
-            let id = run.lease.destination_id;
+            let id = run.destination_id();
             if let Some(credit) = self.replay_shares.credit(id) {
                 self.replay_shares
                     .set_credit(id, credit.after(run.published, claims.deliveries.len() as u32, replay.exhausted));

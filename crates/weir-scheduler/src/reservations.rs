@@ -17,7 +17,7 @@ use weir_queue::{
 };
 use weir_store::RunStore;
 
-use crate::{groups::recovered, scheduler::RETRY_RUN};
+use crate::{groups::recovered, run::RETRY_RUN};
 
 /// So many callers of one group wait at most: under a slow limit more would only wait in vain.
 pub const MOST_WAITING: usize = 1_000;

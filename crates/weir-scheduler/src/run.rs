@@ -4,23 +4,31 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{
-    Destination, LimitGroupId, Limiter, RateLimit, RateLimits, Timestamp,
+    Destination, DestinationId, LimitGroupId, LimitKey, Limiter, RateLimit, RateLimits, Timestamp,
     claim::ClaimedDelivery,
     limit::Shape,
     plan::{self, Allowance, Binding, NextRun, Observed},
     replay_share::{self, ClaimResult, Credit, Split},
 };
 use weir_queue::{GroupRun, JobLease, LAST_OLD_START, Pace, Publication, Terms};
-use weir_store::{ClaimRequest, SendHistory, SentCounts};
+use weir_store::{ClaimRequest, ClaimedFlow, SendHistory, SentCounts};
 
 use crate::release::START_WITHIN;
+
+/// The delay before a destination runs again after a failed run: a short failure costs little, and a lasting one few
+/// calls.
+pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// A job whose run is under way.
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) lease: JobLease,
     pub(crate) destination: Option<Arc<Destination>>,
-    /// The destination with the limits and the hold that are in force.
+    /// Whose deliveries it publishes.
+    flow: ClaimedFlow,
+    /// Whose terms the job has: the destination or, where it has limit keys, its flow.
+    terms_of: Option<Arc<Destination>>,
+    /// The same with the limits and the hold that are in force.
     pub(crate) effective: Option<Arc<Destination>>,
     /// When the destination was read.
     now: Timestamp,
@@ -41,10 +49,28 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(lease: JobLease, destination: Option<Arc<Destination>>, now: Timestamp) -> Self {
-        Self {
+    /// `key`: that of the flow whose job it is. A destination with limit keys has a flow without one, too.
+    pub(crate) fn new(
+        lease: JobLease,
+        destination: Option<Arc<Destination>>,
+        key: Option<LimitKey>,
+        now: Timestamp,
+    ) -> Self {
+        let is_keyed = destination.as_ref().is_some_and(|of| of.keyed_at.is_some());
+        let flow = match key {
+            Some(_) => ClaimedFlow::Key(lease.destination_id),
+            None if is_keyed => ClaimedFlow::Keyless,
+            None => ClaimedFlow::All,
+        };
+        let terms_of = destination.as_ref().map(|destination| match flow {
+            ClaimedFlow::All => Arc::clone(destination),
+            ClaimedFlow::Key(_) | ClaimedFlow::Keyless => Arc::new(destination.flow(key.as_ref())),
+        });
+        let mut run = Self {
             lease,
-            effective: destination.as_ref().map(|destination| destination.shared_at(now)),
+            effective: terms_of.as_ref().map(|of| of.shared_at(now)),
+            flow,
+            terms_of,
             destination,
             now,
             recovered: None,
@@ -55,17 +81,31 @@ impl Run {
             split: None,
             deliveries: Vec::new(),
             published: 0,
+        };
+        // The destination was read before it had limit keys. Its flows have no budget without them.
+        if key.is_some() && run.destination.is_some() && !is_keyed {
+            run.wait_until(now + RETRY_RUN);
         }
+        run
     }
 
-    /// The group of the destination.
+    /// The budget that the destination, or its flows, share.
     pub(crate) fn group_id(&self) -> Option<LimitGroupId> {
-        self.destination.as_ref()?.settings.limit_group
+        self.destination.as_ref()?.shared_budget()
+    }
+
+    /// The destination of the flow, or that of the job.
+    pub(crate) fn destination_id(&self) -> DestinationId {
+        self.destination.as_ref().map_or(self.lease.destination_id, |destination| destination.id)
+    }
+
+    pub(crate) fn is_of_key(&self) -> bool {
+        matches!(self.flow, ClaimedFlow::Key(_))
     }
 
     /// Tells the queue nothing, and ends: the destination is not here.
     pub(crate) fn leave(&mut self) {
-        (self.destination, self.effective, self.group) = (None, None, None);
+        (self.destination, self.terms_of, self.effective, self.group) = (None, None, None, None);
     }
 
     /// Tells the queue nothing, and runs again at this instant.
@@ -118,7 +158,7 @@ impl Run {
     }
 
     pub(crate) fn is_adaptive(&self) -> bool {
-        self.destination.as_ref().is_some_and(|destination| destination.settings.adaptive.is_some())
+        self.terms_of.as_ref().is_some_and(|of| of.settings.adaptive.is_some())
     }
 
     /// Recovers lost cursors from the last send in the store.
@@ -184,7 +224,8 @@ impl Run {
         // its message group is sent.
         let ordered = settings.is_some_and(|settings| settings.order.is_by_key());
         ClaimRequest {
-            destination_id: self.lease.destination_id,
+            flow: self.flow,
+            destination_id: self.destination_id(),
             limit,
             expires_at: self.now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
             durable: ordered
@@ -226,7 +267,7 @@ impl Run {
         for delivery in &mut self.deliveries {
             delivery.destination.clone_from(&self.destination);
         }
-        let terms = self.destination.map(|destination| Terms::of(&destination, self.now));
+        let terms = self.terms_of.map(|of| Terms::of(&of, self.now));
         let pace = self.pace.map(|mut pace| {
             // Deliveries wait for an answer. That is the window's doing, unless workers have no places.
             if next == NextRun::OnSettle && self.lease.max_outstanding.is_none() {
@@ -256,7 +297,7 @@ pub(crate) fn latest_start(history: SendHistory, known_since: Timestamp, now: Ti
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{DestinationId, Period, RateLimits, order::DeliveryOrder};
+    use weir_core::{Period, RateLimits, order::DeliveryOrder};
     use weir_queue::conformance::settings;
 
     use super::*;
@@ -313,7 +354,7 @@ mod tests {
             let limits = RateLimits::new(RateLimit::new(1, period).into_iter().collect()).unwrap();
             let mut destination = settings(&limits, 64);
             destination.settings.order = order;
-            Run::new(lease(), Some(Arc::new(destination)), NOW).claim_request(1).durable
+            Run::new(lease(), Some(Arc::new(destination)), None, NOW).claim_request(1).durable
         };
         assert!(!durable(Period::SECOND, DeliveryOrder::Any));
         assert!(durable(Period::MINUTE, DeliveryOrder::Any));

@@ -13,13 +13,14 @@ use weir_core::{
     limit_group::Home,
     plan::{self, NextRun},
 };
-use weir_queue::{DueJobs, LAST_OLD_START, Publication, Published, QueueError, SharedQueue};
-use weir_store::{Claims, LimitChange, PaceRecord, RunStore, StoreError};
+use weir_queue::{DueJobs, JobLease, LAST_OLD_START, Publication, Published, QueueError, SharedQueue};
+use weir_store::{Claims, FlowKey, LimitChange, PaceRecord, RunStore, StoreError};
 
 use crate::{
+    flows::KnownFlows,
     release::{ClaimReleaser, Failure},
     replay_shares::ReplayShares,
-    run::Run,
+    run::{RETRY_RUN, Run},
 };
 
 /// Jobs claimed in one call. With more in a batch the last of them would wait longer for the claims of the others; with
@@ -31,9 +32,6 @@ const LAST_CLAIM: Duration = Duration::from_millis(100);
 /// How long a run may take before another scheduler can claim its jobs. Long enough for a commit on a slow disk and a
 /// second try of the publication; the jobs of a dead scheduler run again within ten seconds of its death.
 const LEASE: Duration = Duration::from_secs(4);
-/// The delay before a destination runs again after a failed run: a short failure costs little, and a lasting one few
-/// calls.
-pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// Homes that are closed, and the version of the destination whose run has closed them.
 type ClosedHomes = IdMap<DestinationId, (Timestamp, Vec<Home>)>;
@@ -44,6 +42,7 @@ pub struct Scheduler {
     pub(crate) queue: SharedQueue,
     pub(crate) clock: Arc<dyn Clock>,
     releaser: ClaimReleaser,
+    flows: KnownFlows,
     pub(crate) replay_shares: Arc<ReplayShares>,
     /// The homes that runs under way have closed.
     pub(crate) closed: Mutex<ClosedHomes>,
@@ -52,7 +51,8 @@ pub struct Scheduler {
 impl Scheduler {
     pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let releaser = ClaimReleaser::new(store.clone(), queue.clone(), clock.clone());
-        Self { store, queue, clock, releaser, replay_shares: Arc::default(), closed: Mutex::default() }
+        let flows = KnownFlows::default();
+        Self { store, queue, clock, releaser, flows, replay_shares: Arc::default(), closed: Mutex::default() }
     }
 
     /// The destinations with replays, which the [`Replayer`](crate::Replayer) keeps current.
@@ -160,14 +160,24 @@ impl Scheduler {
     /// Reads the current destinations, and decides how many attempts each may publish. Returns what the store is to record
     /// of their paces, too.
     async fn decide(&self, jobs: DueJobs, now: Timestamp) -> Result<(Vec<Run>, Vec<PaceRecord>), Failure> {
-        let ids: Vec<_> = jobs.leases.iter().map(|lease| lease.destination_id).collect();
-        let destinations = self.store.destinations(&ids).await?;
-        let mut runs: Vec<_> = jobs
-            .leases
-            .into_iter()
-            .zip(destinations)
-            .map(|(lease, destination)| Run::new(lease, destination, now))
-            .collect();
+        let mut flows = self.flows.find(&*self.store, jobs.leases.iter().map(|lease| lease.destination_id)).await?;
+        // Many flows may have one destination.
+        let of = |id: DestinationId| flows.get(&id).map_or(id, |flow| flow.destination_id);
+        let mut ids: Vec<_> = jobs.leases.iter().map(|lease| of(lease.destination_id)).collect();
+        if !flows.is_empty() {
+            ids.sort_unstable();
+            ids.dedup();
+        }
+        let destinations: IdMap<_, _> = ids.iter().copied().zip(self.store.destinations(&ids).await?).collect();
+        let run = |lease: JobLease| {
+            let (id, key) = match flows.remove(&lease.destination_id) {
+                Some(FlowKey { destination_id, key }) => (destination_id, Some(key)),
+                None => (lease.destination_id, None),
+            };
+            // There is no destination with the id of a flow that has ended.
+            Run::new(lease, destinations.get(&id).cloned().flatten(), key, now)
+        };
+        let mut runs: Vec<_> = jobs.leases.into_iter().map(run).collect();
         self.read_groups(&mut runs, now).await?;
         self.close_left_homes(&mut runs, now).await?;
         self.recover_cursors(&mut runs, now).await?;
@@ -175,7 +185,7 @@ impl Scheduler {
         let records = self.learn_paces(&mut runs, now).await?;
         let lagging = jobs.depth > plan::LAG_DEPTH;
         for run in &mut runs {
-            run.decide(lagging, self.replay_shares.credit(run.lease.destination_id));
+            run.decide(lagging, self.replay_shares.credit(run.destination_id()));
         }
         Ok((runs, records))
     }
@@ -207,6 +217,10 @@ impl Scheduler {
     async fn former_windows(&self, run: &Run, now: Timestamp) -> Result<Vec<RateLimit>, Failure> {
         let changed = run.changed_limits();
         if changed.is_empty() {
+            return Ok(changed);
+        }
+        // Changes of key limits are not recorded: each may have had the window shape.
+        if run.is_of_key() {
             return Ok(changed);
         }
         let changes = self.store.limit_changes(run.lease.destination_id).await?;
@@ -254,7 +268,7 @@ impl Scheduler {
 }
 
 /// Whether a limit of this period had the window shape in the window before `now`.
-fn was_window(changes: &[LimitChange], limit: &RateLimit, now: Timestamp) -> bool {
+pub(crate) fn was_window(changes: &[LimitChange], limit: &RateLimit, now: Timestamp) -> bool {
     let since = now.before(limit.span() + LAST_OLD_START);
     let ended = changes.iter().skip(1).map(|change| change.at).chain([Timestamp::MAX]);
     changes.iter().zip(ended).any(|(change, ended)| {

@@ -27,6 +27,7 @@ use tokio::{
 use weir_core::{
     Clock, DeliveryState, Destination, DestinationId, Timestamp,
     claim::ProcessId,
+    limit_key::budget_as_destination,
     stall::{FULL_USE, Fault, Late, SHOWN_AFTER, STALLED_AFTER, Sight, StallReport, Track},
 };
 use weir_queue::{QueueProgress, SharedQueue};
@@ -247,9 +248,13 @@ impl StallWatch {
         // The queue is asked in each pass, because it may be away while nothing is late yet.
         let ids: Vec<DestinationId> = asked.iter().chain(&slower).copied().collect();
         for of in ids.iter().filter_map(|id| read.destinations.get(id)) {
-            self.queue.learn_group(of.id, of.settings.limit_group);
+            self.queue.learn_group(of.id, of.shared_budget());
         }
-        let progress = timeout(QUEUE_TIMEOUT, self.queue.progress(&ids)).await.ok().and_then(Result::ok);
+        // A destination with limit keys has come as far as the budget that they share.
+        let is_keyed = |id: &DestinationId| read.destinations.get(id).is_some_and(|of| of.keyed_at.is_some());
+        let asked_for = |id: &DestinationId| if is_keyed(id) { budget_as_destination(*id) } else { *id };
+        let jobs: Vec<_> = ids.iter().map(asked_for).collect();
+        let progress = timeout(QUEUE_TIMEOUT, self.queue.progress(&jobs)).await.ok().and_then(Result::ok);
         let fault = read.fault(progress.as_ref());
         self.judge(read, &asked, progress.as_ref(), fault).await;
 
@@ -330,6 +335,11 @@ impl StallWatch {
         for (at, id) in asked.iter().enumerate() {
             let (Some(destination), Some(of)) = (read.destinations.get(id), self.watched.get_mut(id)) else { continue };
             let in_queue = progress.map(|progress| progress.of[at]);
+            // Each key may wait for its own limits, which are not looked at one by one. A permit does not wait for long.
+            if waits_for_keys(destination) && in_queue.is_some_and(|of| of.queued == 0) {
+                *of = Watched { looked_at: now, track: None, late: None, not_before: None, ..*of };
+                continue;
+            }
             let sight = Sight {
                 destination,
                 due_since: read.due.get(id).copied(),
@@ -401,6 +411,11 @@ impl StallWatch {
         // A destination that stalls for long is logged once, however the number of the others changes.
         if ids.is_empty() { self.logged.clear() } else { self.logged.extend(ids) }
     }
+}
+
+/// Whether its deliveries may wait although the destination may be sent to: for the limits of their keys.
+fn waits_for_keys(destination: &Destination) -> bool {
+    destination.settings.key_limits.as_ref().is_some_and(|limits| limits.may_bind())
 }
 
 impl Watched {

@@ -8,9 +8,9 @@ use std::{sync::Arc, time::Duration};
 
 use metrics::counter;
 use tokio::time::Instant;
-use weir_core::{Clock, Timestamp};
+use weir_core::{Clock, DestinationId, Timestamp};
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, StoreError, SweepStore};
+use weir_store::{DueDestination, MessageGroup, MessageGroupsRepaired, Recovered, StoreError, SweepStore};
 
 use crate::run_every::{Agent, run_every};
 
@@ -96,20 +96,31 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Wakes every destination with a delivery that becomes due before the sweep after the next.
+    /// Wakes every destination, and every flow of a limit key, with a delivery that becomes due before the sweep after the
+    /// next.
     async fn wake_due(&self, now: Timestamp) -> Result<(), StoreError> {
         // Wakes for the near future too, so that those jobs run on time and not with a sweep.
         let before = now + INTERVAL * 2;
         let mut after = None;
-        loop {
-            let page = self.store.due_destinations(before, after, PAGE).await?;
-            let Some(last) = page.last() else { return Ok(()) };
-            after = Some(last.destination_id);
-            let wakes: Vec<_> =
-                page.iter().map(|due| Wake { destination_id: due.destination_id, due: due.due }).collect();
-            if let Err(error) = self.queue.wake(&wakes).await {
+        while let Some(last) = self.wake_all(self.store.due_destinations(before, after, PAGE).await?).await {
+            after = Some(last);
+        }
+        let mut after = None;
+        while let Some(last) = self.wake_all(self.store.due_flows(before, after, PAGE).await?).await {
+            after = Some(last);
+        }
+        Ok(())
+    }
+
+    /// Wakes a page. Returns its last id; `None` if it is empty or could not be woken.
+    async fn wake_all(&self, page: Vec<DueDestination>) -> Option<DestinationId> {
+        let last = page.last()?.destination_id;
+        let wakes: Vec<_> = page.iter().map(|due| Wake { destination_id: due.destination_id, due: due.due }).collect();
+        match self.queue.wake(&wakes).await {
+            Ok(()) => Some(last),
+            Err(error) => {
                 tracing::warn!(%error, "could not wake destinations; the next sweep tries again");
-                return Ok(());
+                None
             }
         }
     }

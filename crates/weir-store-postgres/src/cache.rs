@@ -87,7 +87,15 @@ impl Tenants {
 
     /// The destinations that an event has, as far as they are cached.
     pub(crate) fn fan_out(&mut self, new: &NewEvent) -> FanOut {
-        FanOut::of(new, |tenant, event_type| self.matches(tenant, event_type))
+        let tenant = &new.event.tenant;
+        let named = |ids: &[DestinationId]| self.by_name.get(tenant).map(|found| found.destinations.named(ids));
+        FanOut::of(
+            new,
+            match &new.destinations {
+                Some(ids) => named(ids).unwrap_or_default(),
+                None => self.matches(tenant, &new.event.event_type),
+            },
+        )
     }
 
     fn matches(&mut self, tenant: &str, event_type: &str) -> Matches {

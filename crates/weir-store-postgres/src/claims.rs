@@ -14,7 +14,7 @@ use weir_core::{
 };
 use weir_sealing::Keyring;
 use weir_store::{
-    ClaimRequest, Claims, MessageGroup,
+    ClaimRequest, ClaimedFlow, Claims, KEYLESS_LOOKED_AT, MessageGroup,
     rows::{self, Row as _},
     sql,
 };
@@ -26,7 +26,9 @@ use crate::{
     writer::Operation,
 };
 
-/// The claim statement. The parameters are the expression for the body of a claimed delivery and the FROM clause.
+/// The claim statement. The parameters are the expression for the body of a claimed delivery, the FROM clause, more columns
+/// of a request with their names, and two searches for a request `r`: for its oldest due deliveries, and for its next due
+/// time.
 ///
 /// - **Search.** One subquery per request reads the oldest due deliveries, live ones or those of replays, from its
 ///   section of the due index. LIMIT bounds it, so the cost does not depend on the length of the backlog, and no
@@ -47,7 +49,7 @@ use crate::{
 ///   time: everything due by then is claimed by this statement or by another. If the other statement fails, the sweep
 ///   finds its deliveries.
 macro_rules! claim {
-    ($body:literal, $claimed:literal) => {
+    ($body:literal, $claimed:literal, $columns:literal, $names:literal, $due:expr, $next:expr) => {
         concat!(
             "
 WITH owner AS MATERIALIZED (
@@ -55,18 +57,20 @@ WITH owner AS MATERIALIZED (
     SELECT $7::integer IS NULL OR EXISTS (SELECT FROM processes WHERE id = $7) AS is_registered
 ), request AS MATERIALIZED (
     -- The requests of destinations that are neither paused nor deleted.
-    SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
-        AS r (destination_id, is_replay, max_claims, now, after, expires_at, request)
+    SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]",
+            $columns,
+            ") WITH ORDINALITY
+        AS r (destination_id, is_replay, max_claims, now, after, expires_at",
+            $names,
+            ", request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
     WHERE owner.is_registered
 ), due AS MATERIALIZED (
     -- The oldest due deliveries of each request, with the addresses of their rows.
     SELECT r.request, r.now, r.expires_at, d.id, d.address
-    FROM request r CROSS JOIN LATERAL (
-        SELECT id, ctid AS address FROM deliveries
-        WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
-            AND next_attempt_at <= r.now
-        ORDER BY next_attempt_at, id LIMIT r.max_claims
+    FROM request r CROSS JOIN LATERAL (",
+            $due,
+            "
     ) d
 ), claimed AS (
     -- Claim them, or let them expire. A row that another claim has taken meanwhile is left out.
@@ -89,11 +93,9 @@ FROM ",
 UNION ALL
 -- The next due time of each request.
 SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM request r CROSS JOIN LATERAL (
-    SELECT next_attempt_at FROM deliveries
-    WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
-        AND next_attempt_at > r.after
-    ORDER BY next_attempt_at LIMIT 1
+FROM request r CROSS JOIN LATERAL (",
+            $next,
+            "
 ) next
 UNION ALL
 -- The sign that this process is not registered.
@@ -102,12 +104,77 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
     };
 }
 
+/// The claim of all deliveries of destinations.
+macro_rules! claim_of_destinations {
+    ($body:literal, $claimed:literal) => {
+        claim!(
+            $body,
+            $claimed,
+            "",
+            "",
+            "
+        SELECT id, ctid AS address FROM deliveries
+        WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
+            AND next_attempt_at <= r.now
+        ORDER BY next_attempt_at, id LIMIT r.max_claims",
+            "
+    SELECT next_attempt_at FROM deliveries
+    WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
+        AND next_attempt_at > r.after
+    ORDER BY next_attempt_at LIMIT 1"
+        )
+    };
+}
+
+/// The claim of single flows of destinations with limit keys: of one key, or, with NULL, of those without a key. One of the
+/// two branches of a search runs: the other has no key to search for, or a condition that is false for the whole request.
+macro_rules! claim_of_flows {
+    ($body:literal, $claimed:literal) => {
+        claim!(
+            $body,
+            $claimed,
+            ", $8::uuid[]",
+            ", flow_id",
+            "
+        (SELECT id, ctid AS address FROM deliveries
+        WHERE flow_id = r.flow_id AND state IN ({waiting}) AND is_replay = r.is_replay AND next_attempt_at <= r.now
+        ORDER BY next_attempt_at, id LIMIT r.max_claims)
+        UNION ALL
+        -- Without a key: those among the first ones of the destination.
+        (SELECT id, address FROM (
+            SELECT id, ctid AS address, flow_id FROM deliveries
+            WHERE r.flow_id IS NULL AND destination_id = r.destination_id AND state IN ({waiting})
+                AND is_replay = r.is_replay AND next_attempt_at <= r.now
+            ORDER BY next_attempt_at, id LIMIT $9
+        ) looked WHERE flow_id IS NULL LIMIT r.max_claims)",
+            "
+    (SELECT next_attempt_at FROM deliveries
+    WHERE flow_id = r.flow_id AND state IN ({waiting}) AND is_replay = r.is_replay AND next_attempt_at > r.after
+    ORDER BY next_attempt_at LIMIT 1)
+    UNION ALL
+    (SELECT next_attempt_at FROM (
+        SELECT next_attempt_at, flow_id FROM deliveries
+        WHERE r.flow_id IS NULL AND destination_id = r.destination_id AND state IN ({waiting})
+            AND is_replay = r.is_replay AND next_attempt_at > r.after
+        ORDER BY next_attempt_at, id LIMIT $9
+    ) looked WHERE flow_id IS NULL LIMIT 1)"
+        )
+    };
+}
+
 /// The claim that also reads the bodies. [`CLAIM`] reads none. It is a separate statement, because an outer join with a
 /// condition would look up each event and then discard it.
-pub(crate) const CLAIM_WITH_BODIES: &str =
-    sql!(claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id"));
+pub(crate) const CLAIM_WITH_BODIES: &str = sql!(claim_of_destinations!(
+    "e.data_offset, e.body, e.traceparent",
+    "claimed c JOIN events e ON e.id = c.event_id"
+));
 
-pub(crate) const CLAIM: &str = sql!(claim!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
+pub(crate) const CLAIM: &str = sql!(claim_of_destinations!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
+
+pub(crate) const CLAIM_FLOWS_WITH_BODIES: &str =
+    sql!(claim_of_flows!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id"));
+
+pub(crate) const CLAIM_FLOWS: &str = sql!(claim_of_flows!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
 
 pub(crate) const BODIES: &str =
     "SELECT e.id, e.data_offset, e.body, e.traceparent FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
@@ -184,17 +251,20 @@ impl Operation for Claiming {
     }
 }
 
-/// The requests of all operations, in waves. A wave names each section of the due index once: two requests for one
-/// section in one statement would find the same rows. There is nearly always one wave. Every process claims in the
-/// order of the index, so that two processes with the same sections cannot deadlock.
+/// The requests of all operations, in waves: first those of destinations without limit keys, then those of flows. A wave
+/// names each section of a due index once: two requests for one section in one statement would find the same rows. There is
+/// nearly always one wave. Every process claims in the order of the index, so that two processes with the same sections
+/// cannot deadlock.
 fn waves<'r>(batch: &[&'r Claiming]) -> Vec<Vec<BatchRequest<'r>>> {
-    let mut waves: Vec<Vec<BatchRequest<'r>>> = Vec::new();
-    let mut times_named: HashMap<(DestinationId, bool), usize> = HashMap::new();
+    let (mut of_destinations, mut of_flows) = (Vec::new(), Vec::new());
+    let mut times_named: HashMap<(bool, DestinationId, bool), usize> = HashMap::new();
     for (operation, claiming) in batch.iter().enumerate() {
         let (now, of_replays) = (claiming.now, claiming.of_replays);
         for (index, request) in claiming.requests.iter().enumerate() {
             // The first request for a section goes to the first wave, the second one to the second wave.
-            let wave = times_named.entry((request.destination_id, of_replays)).or_default();
+            let is_of_flow = request.flow != ClaimedFlow::All;
+            let wave = times_named.entry((is_of_flow, request.flow_id(), of_replays)).or_default();
+            let waves: &mut Vec<Vec<BatchRequest<'r>>> = if is_of_flow { &mut of_flows } else { &mut of_destinations };
             if waves.len() == *wave {
                 waves.push(Vec::new());
             }
@@ -202,10 +272,11 @@ fn waves<'r>(batch: &[&'r Claiming]) -> Vec<Vec<BatchRequest<'r>>> {
             *wave += 1;
         }
     }
-    for wave in &mut waves {
-        wave.sort_unstable_by_key(|one| (one.request.destination_id, one.of_replays));
+    of_destinations.append(&mut of_flows);
+    for wave in &mut of_destinations {
+        wave.sort_unstable_by_key(|one| (one.request.flow_id(), one.of_replays));
     }
-    waves
+    of_destinations
 }
 
 /// A request with a limit of 0 asks for the first due time of all waiting deliveries.
@@ -218,6 +289,7 @@ struct ClaimedRow {
     operation: usize,
     index: usize,
     due: Timestamp,
+    flow_id: DestinationId,
     claim: Claim,
     event_id: EventId,
     event_created_at: Timestamp,
@@ -240,16 +312,30 @@ async fn claim(
     answers: &mut [Vec<Claims>],
 ) -> Result<Vec<MessageGroup>, sqlx::Error> {
     // One row of parameters for each request. One statement claims for all of them.
-    let rows = sqlx::query(if has_cached_bodies { CLAIM } else { CLAIM_WITH_BODIES })
+    let of_flows = requests.iter().any(|one| one.request.flow != ClaimedFlow::All);
+    let mut query = sqlx::query(match (of_flows, has_cached_bodies) {
+        (false, true) => CLAIM,
+        (false, false) => CLAIM_WITH_BODIES,
+        (true, true) => CLAIM_FLOWS,
+        (true, false) => CLAIM_FLOWS_WITH_BODIES,
+    });
+    query = query
         .bind(column(requests, |one| uuid(one.request.destination_id.as_bytes())))
         .bind(column(requests, |one| one.of_replays))
         .bind(column(requests, |one| i64::from(one.request.limit)))
         .bind(column(requests, |one| one.now.as_nanos()))
         .bind(column(requests, after))
         .bind(column(requests, |one| one.request.expires_at.as_nanos()))
-        .bind(owner.map(|owner| owner.0))
-        .fetch_all(connection)
-        .await?;
+        .bind(owner.map(|owner| owner.0));
+    if of_flows {
+        query = query
+            .bind(column(requests, |one| match one.request.flow {
+                ClaimedFlow::Key(flow) => Some(uuid(flow.as_bytes())),
+                ClaimedFlow::All | ClaimedFlow::Keyless => None,
+            }))
+            .bind(i64::from(KEYLESS_LOOKED_AT));
+    }
+    let rows = query.fetch_all(connection).await?;
     // Split the rows into next due times, expired deliveries and claims.
     let mut counts = vec![RequestCount::default(); requests.len()];
     let mut freed = Vec::new();
@@ -304,6 +390,7 @@ fn read_claimed(row: &PgRow, one: &BatchRequest<'_>, keyring: &Keyring) -> Read<
         operation: one.operation,
         index: one.index,
         due: row.time(1)?,
+        flow_id: one.request.flow_id(),
         claim: Claim { delivery_id: row.delivery_id(2)?, destination_id, epoch: row.int(4)? },
         event_id,
         event_created_at: replayed_at.map_or_else(|| row.time(6), Ok)?,
@@ -356,6 +443,7 @@ fn add_to_answers(mut claimed: Vec<ClaimedRow>, answers: &mut [Vec<Claims>]) {
     for one in claimed {
         let Some(body) = one.body else { continue };
         answers[one.operation][one.index].deliveries.push(ClaimedDelivery {
+            flow_id: one.flow_id,
             claim: one.claim,
             event_id: one.event_id,
             event_created_at: one.event_created_at,

@@ -92,8 +92,7 @@ pub(crate) fn large_backlog(of: Option<DestinationId>) -> Select {
 
 pub(crate) fn window_end(filter: &DeliveryFilter, part: &ListPart, page: PageRequest, rows: u32) -> Select {
     let mut select = Select::new("SELECT d.id FROM deliveries d".to_owned());
-    select.of_destination(filter.destination_id);
-    select.ended(part.indexed_state());
+    select.of_index(filter, part.indexed_state());
     select.range("d", (filter.order, page.before), filter.from, filter.to);
     select.sql.push_str(&format!(" ORDER BY d.id {} LIMIT 1 OFFSET", filter.order.sql()));
     select.value(i64::from(rows) - 1);
@@ -114,8 +113,7 @@ fn indexed(filter: &DeliveryFilter, part: &ListPart, cursor: Option<[u8; 16]>) -
     if let Some(id) = filter.event_id {
         select.of_event(id);
     }
-    select.of_destination(filter.destination_id);
-    select.ended(part.indexed_state());
+    select.of_index(filter, part.indexed_state());
     if few {
         select.condition(&in_states("d.state", &part.states));
         if part.states.iter().all(|state| state.is_waiting()) {
@@ -203,8 +201,18 @@ impl Select {
         }
     }
 
+    /// Adds the conditions that one index serves in the order of ids: those of a limit key, in any state; or those of a
+    /// destination, in a state that has an index.
+    pub(crate) fn of_index(&mut self, filter: &DeliveryFilter, state: Option<DeliveryState>) {
+        if let Some(flow) = filter.flow_id() {
+            return self.compare("d.flow_id =", uuid(flow.as_bytes()));
+        }
+        self.of_destination(filter.destination_id);
+        self.ended(state);
+    }
+
     /// Adds the condition for a state that has an index in the order of ids.
-    pub(crate) fn ended(&mut self, state: Option<DeliveryState>) {
+    fn ended(&mut self, state: Option<DeliveryState>) {
         use DeliveryState::{Cancelled, Dead, Expired, Failed, Superseded};
         if let Some(state @ (Failed | Dead | Cancelled | Superseded | Expired)) = state {
             self.condition(&format!("{} AND d.state = {}", sql!("d.state > {delivered}"), state_code(state)));

@@ -6,7 +6,8 @@ use sqlx::{Connection as _, PgConnection};
 use weir_core::{Destination, DestinationId, RateLimits, Timestamp, activity::Activity};
 use weir_sealing::Keyring;
 use weir_store::{
-    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, LimitChange, NamedCreation, limit_steps,
+    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, LimitChange, NamedCreation, keyed_at,
+    limit_steps,
     rows::{self, Row as _, interval_code, limits_json},
     sql,
 };
@@ -99,6 +100,7 @@ async fn insert(
     if !join(connection, destination, destination.created_at).await? {
         return Ok(None);
     }
+    let destination = &Destination { keyed_at: keyed_at(destination, destination.created_at), ..destination.clone() };
     write_destination(INSERT, destination, keyring)?
         .bind(destination.settings.tenant.clone())
         .bind(destination.created_at.as_nanos())

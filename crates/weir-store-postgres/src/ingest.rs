@@ -21,7 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event, shed::ClientId};
+use weir_core::{LimitKey, Timestamp, TraceParent, claim::ProcessId, event::Event, shed::ClientId};
 use weir_sealing::{BODY, Keyring};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
@@ -78,7 +78,7 @@ pub(crate) const KNOWN_KEYS: &str = concat!(
     JOIN events e ON e.id = k.event_id"
 );
 
-/// Stores a batch in one call; see `migrations/postgres/functions/store_events.sql`.
+/// Stores a batch in one call; see `migrations/postgres/functions/store_events_with_limit_keys.sql`.
 const STORE: &str = "
 SELECT stored, freed_destinations, freed_keys
 FROM store_events(
@@ -88,7 +88,7 @@ FROM store_events(
     ordering_keys => $18, traceparents => $19, delivery_counts => $20, delivery_ids => $21, delivery_events => $22,
     delivery_destinations => $23, delivery_times => $24, claimed_until => $25, delayed_until => $26,
     delivery_ends => $27, delivery_coalesce_keys => $28, delivery_superseded => $29, delivery_ordering_keys => $30,
-    delivery_follows => $31
+    delivery_follows => $31, event_limit_keys => $32, delivery_flows => $33, delivery_limit_keys => $34
 )";
 
 /// The second condition leaves out the partitions of other days.
@@ -393,6 +393,10 @@ async fn insert(
         .bind(superseded)
         .bind(ordering_keys)
         .bind(follows)
+        // The limit keys.
+        .bind(rare_column(events, |stored| stored.event.options.limit_key.as_ref().map(LimitKey::as_str)))
+        .bind(rare_column(deliveries, |delivery| delivery.flow_id().map(|flow| uuid(flow.as_bytes()))))
+        .bind(rare_column(deliveries, |delivery| delivery.limit_key.as_ref().map(LimitKey::as_str)))
         .fetch_one(connection)
         .await?;
     // `false`: a guard failed, and nothing was stored.

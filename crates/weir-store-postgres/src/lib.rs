@@ -51,6 +51,7 @@ mod history;
 mod ingest;
 mod limit_group_members;
 mod limit_groups;
+mod limit_keys;
 mod locks;
 mod message_groups;
 mod open;

@@ -171,7 +171,7 @@ async fn set(
     sqlx::query(if before.is_none() { INSERT } else { UPDATE_GROUP })
         .bind(tenant)
         .bind(&group.name)
-        .bind(limits_column(&group.rate_limits, &group.temporary, false))
+        .bind(limits_column(&group.rate_limits, &group.temporary, false, None))
         .bind(group.max_in_flight.map(i64::from))
         .bind(group.created_at.as_nanos())
         .bind(group.updated_at.as_nanos())

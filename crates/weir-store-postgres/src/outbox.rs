@@ -1,14 +1,14 @@
 //! The store of the scheduler: claims of many destinations in one statement, releases, recovery, and the reads of the
 //! sweep.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
-use weir_core::{DestinationId, RateLimit, Timestamp, claim::Claim};
+use sqlx::{PgConnection, types::Uuid};
+use weir_core::{DestinationId, RateLimit, Timestamp, claim::Claim, limit_key::is_of_key};
 use weir_store::{
-    ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, SentCounts, StoreResult,
-    end_of_time,
+    ClaimRequest, ClaimedFlow, Claims, DueDestination, KEYLESS_LOOKED_AT, MessageGroup, Outbox, Recovered, SendHistory,
+    SentCounts, StoreResult, end_of_time,
     rows::{self, Row as _},
     sql,
 };
@@ -18,6 +18,7 @@ use crate::{
     claims::Claiming,
     edit::change,
     errors::store_error,
+    limit_keys::{SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
     message_groups::advance,
     recovery::{Abandoned, recover},
     rows::{column, named, uuid},
@@ -63,16 +64,23 @@ impl Outbox for PostgresStore {
     }
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
-        let query = sqlx::query(SEND_HISTORY).bind(column(ids, |id| uuid(id.as_bytes())));
-        let found: HashMap<_, _> = self.read(query, rows::send_history).await?.into_iter().collect();
+        let mut found: HashMap<_, _> = HashMap::with_capacity(ids.len());
+        for (ids, sql) in of_destinations_and_flows(ids, [SEND_HISTORY, SEND_HISTORY_OF_FLOWS]) {
+            found.extend(self.read(sqlx::query(sql).bind(ids), rows::send_history).await?);
+        }
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
     async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
-        let sql = if limit.is_in_costs() { SENT_COSTS } else { SENT_COUNTS };
-        let bucket = limit.bucket().as_nanos() as i64;
-        let query = sqlx::query(sql).bind(column(ids, |id| uuid(id.as_bytes()))).bind(bucket);
-        let found = self.read(query.bind(since.as_nanos()), |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
+        let statements = match limit.is_in_costs() {
+            false => [SENT_COUNTS, SENT_COUNTS_OF_FLOWS],
+            true => [SENT_COSTS, SENT_COSTS_OF_FLOWS],
+        };
+        let mut found = Vec::new();
+        for (ids, sql) in of_destinations_and_flows(ids, statements) {
+            let query = sqlx::query(sql).bind(ids).bind(limit.bucket().as_nanos() as i64).bind(since.as_nanos());
+            found.extend(self.read(query, |row| Ok((row.int(0)?, row.optional_int(1)?))).await?);
+        }
         Ok(rows::sent_counts(found))
     }
 
@@ -85,7 +93,35 @@ impl Outbox for PostgresStore {
     }
 }
 
+/// The destinations and the flows among the ids, each with its statement, if there are any.
+fn of_destinations_and_flows(
+    ids: &[DestinationId],
+    [of_destinations, of_flows]: [&'static str; 2],
+) -> impl Iterator<Item = (Vec<Uuid>, &'static str)> {
+    let (flows, destinations): (Vec<DestinationId>, Vec<_>) = ids.iter().partition(|id| is_of_key(**id));
+    let statements = [(destinations, of_destinations), (flows, of_flows)];
+    let statements = statements.map(|(ids, sql)| (column(&ids, |id| uuid(id.as_bytes())), sql));
+    statements.into_iter().filter(|(ids, _)| !ids.is_empty())
+}
+
 impl PostgresStore {
+    /// The destinations of requests for deliveries without a limit key where none waits. A reader finds out: to look
+    /// through a backlog takes long, other claims would wait for it, and the sweep asks for it every few seconds. A delivery
+    /// that is stored meanwhile wakes its flow itself.
+    async fn idle_destinations(
+        &self,
+        requests: &[ClaimRequest],
+        of_replays: bool,
+    ) -> StoreResult<HashSet<DestinationId>> {
+        let keyless = requests.iter().filter(|one| one.flow == ClaimedFlow::Keyless);
+        let ids: Vec<Uuid> = keyless.map(|one| uuid(one.destination_id.as_bytes())).collect();
+        if ids.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let query = sqlx::query(WITHOUT_KEYLESS).bind(ids).bind(of_replays).bind(i64::from(KEYLESS_LOOKED_AT));
+        Ok(self.read(query, |row| row.destination_id(0)).await?.into_iter().collect())
+    }
+
     /// Claims live deliveries, or deliveries of replays.
     pub(crate) async fn claim_all(
         &self,
@@ -93,9 +129,11 @@ impl PostgresStore {
         now: Timestamp,
         of_replays: bool,
     ) -> StoreResult<Vec<Claims>> {
+        let (count, idle) = (requests.len(), self.idle_destinations(&requests, of_replays).await?);
+        let is_idle = |one: &ClaimRequest| one.flow == ClaimedFlow::Keyless && idle.contains(&one.destination_id);
+        let asked = requests.into_iter().enumerate().filter(|(_, one)| !is_idle(one));
         // Only durable claims wait for the disk.
-        let (durable, others): (Vec<_>, Vec<_>) = requests.into_iter().enumerate().partition(|(_, one)| one.durable);
-        let count = durable.len() + others.len();
+        let (durable, others): (Vec<_>, Vec<_>) = asked.partition(|(_, one)| one.durable);
         let (durable, others) = tokio::join!(
             claim_through(&self.durable_claims, durable, now, of_replays),
             claim_through(&self.claims, others, now, of_replays)
@@ -176,6 +214,15 @@ WHERE first.due < $2 AND first.due < ",
     AND (SELECT NOT t.paused AND t.deleted_at IS NULL FROM destinations t WHERE t.id = first.id)
 LIMIT $3"
 ));
+
+/// Of these destinations those where no delivery without a limit key is among the first that wait.
+pub(crate) const WITHOUT_KEYLESS: &str = sql! {"
+SELECT r.id FROM unnest($1::uuid[]) AS r (id) WHERE NOT EXISTS (
+    SELECT FROM (
+        SELECT flow_id FROM deliveries WHERE destination_id = r.id AND state IN ({waiting}) AND is_replay = $2
+        ORDER BY next_attempt_at, id LIMIT $3
+    ) looked WHERE flow_id IS NULL
+)"};
 
 pub(crate) const SEND_HISTORY: &str = sql! {"
 SELECT r.id,

@@ -5,6 +5,7 @@
 //! and the server would keep a generic plan that was made then.
 
 mod activity;
+mod limit_keys;
 mod reservations;
 
 use std::{sync::Arc, time::Duration};
@@ -40,13 +41,13 @@ use crate::{
     own_changes::{CHANGE, HOLD},
     processes::{ORPHANED, RENEW},
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
-    purge::{PURGE, PURGE_PREFIX, PURGE_TYPE, count_sql},
+    purge::{PURGES, count_sql},
     recovery::{EXPIRED, NAMED},
     replay_steps::{FIGURES, IS_UNFINISHED, PUT_BACK, step_of},
     results::SETTLE,
 };
 
-const STORE_EVENTS: &str = include_str!("../../../migrations/postgres/functions/store_events.sql");
+const STORE_EVENTS: &str = include_str!("../../../migrations/postgres/functions/store_events_with_limit_keys.sql");
 const ADVANCE_MESSAGE_GROUPS: &str = include_str!("../../../migrations/postgres/functions/advance_message_groups.sql");
 
 /// Ten thousand events for four destinations: most deliveries are delivered, some failed, some are in flight, and some
@@ -198,9 +199,9 @@ async fn hot_statements_use_their_indexes() {
         ("cancel", CANCEL_SOME, &["using deliveries_due on deliveries", by_id]),
         ("expire", EXPIRE, &["Index Scan using deliveries_expiring on deliveries", by_id]),
         ("discard", DISCARD, &[by_id]),
-        ("purge", PURGE, &["using deliveries_due on deliveries", by_id]),
-        ("purge of a type", PURGE_TYPE, &["using deliveries_due on deliveries", by_id, "events_20270115_pkey"]),
-        ("purge of a prefix", PURGE_PREFIX, &["using deliveries_due on deliveries", by_id, "events_20270115_pkey"]),
+        ("purge", PURGES[0], &["using deliveries_due on deliveries", by_id]),
+        ("purge of a type", PURGES[2], &["using deliveries_due on deliveries", by_id, "events_20270115_pkey"]),
+        ("purge of a prefix", PURGES[3], &["using deliveries_due on deliveries", by_id, "events_20270115_pkey"]),
         ("prune deliveries", DELETE_DELIVERIES, &[by_id, "attempts_20270115_pkey on attempts_20270115"]),
         (
             "prune events",
@@ -248,7 +249,7 @@ async fn hot_statements_use_their_indexes() {
     }
     // Part of the backlog, not all of it: each scan of the index has a LIMIT of its own.
     let limited = "->  Limit\n                      ->  Index Scan using deliveries_due";
-    for sql in [PURGE, PURGE_TYPE, PURGE_PREFIX] {
+    for sql in [PURGES[0], PURGES[2], PURGES[3]] {
         assert_plan(&mut connection, "purge", sql, &[limited]).await;
     }
     let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
@@ -302,6 +303,7 @@ async fn a_purge_count_reads_only_the_waiting_deliveries_of_its_destination() {
         pending: true,
         retrying: false,
         event_type: None,
+        limit_key: None,
         before: NOW,
         now: NOW,
     };

@@ -16,19 +16,23 @@ const STEP: i64 = 1_000;
 /// planner look up the deliveries that were read; with `d.state` it could scan all waiting deliveries. The event type
 /// is a scalar subquery for the same reason.
 macro_rules! purge {
-    ($of_type:expr) => {
+    ($whose:literal, $of_type:expr) => {
         concat!(
             "
 WITH waiting AS MATERIALIZED (
     -- The next deliveries in due order: live ones and those of replays, each from its section of the index.
     SELECT * FROM (
         (SELECT id, event_id, next_attempt_at FROM deliveries
-        WHERE destination_id = $1 AND state IN ({waiting}) AND NOT is_replay
+        WHERE ",
+            $whose,
+            " = $1 AND state IN ({waiting}) AND NOT is_replay
             AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
         ORDER BY next_attempt_at, id LIMIT $4)
         UNION ALL
         (SELECT id, event_id, next_attempt_at FROM deliveries
-        WHERE destination_id = $1 AND state IN ({waiting}) AND is_replay
+        WHERE ",
+            $whose,
+            " = $1 AND state IN ({waiting}) AND is_replay
             AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
         ORDER BY next_attempt_at, id LIMIT $4)
     ) w ORDER BY next_attempt_at, id LIMIT $4
@@ -57,10 +61,22 @@ macro_rules! event_type {
     };
 }
 
-pub(crate) const PURGE: &str = sql!(purge!(""));
-pub(crate) const PURGE_ANY: &str = sql!(purge!(concat!("AND NOT starts_with(", event_type!(), ", 'weir.')")));
-pub(crate) const PURGE_TYPE: &str = sql!(purge!(concat!("AND ", event_type!(), " = $9")));
-pub(crate) const PURGE_PREFIX: &str = sql!(purge!(concat!("AND starts_with(", event_type!(), ", $9)")));
+/// The statements of the deliveries whose column `$whose` has a value: of any type, of any but the operational types, of one
+/// type, and of a prefix.
+macro_rules! purges {
+    ($whose:literal) => {
+        [
+            sql!(purge!($whose, "")),
+            sql!(purge!($whose, concat!("AND NOT starts_with(", event_type!(), ", 'weir.')"))),
+            sql!(purge!($whose, concat!("AND ", event_type!(), " = $9"))),
+            sql!(purge!($whose, concat!("AND starts_with(", event_type!(), ", $9)"))),
+        ]
+    };
+}
+
+pub(crate) const PURGES: [&str; 4] = purges!("destination_id");
+/// Of the flow of a limit key.
+pub(crate) const PURGES_OF_FLOW: [&str; 4] = purges!("flow_id");
 
 /// Counts the deliveries that a purge would cancel. OFFSET 0 makes the event type a lookup per row: otherwise the
 /// planner could join all events.
@@ -68,7 +84,10 @@ pub(crate) fn count_sql(purge: &Purge) -> Select {
     let of_type = "CROSS JOIN LATERAL (SELECT event_type FROM events WHERE id = d.event_id OFFSET 0) e";
     let events = if purge.event_type.is_some() { of_type } else { "" };
     let mut select = Select::new(format!("SELECT count(*) FROM deliveries d {events}"));
-    select.compare("d.destination_id =", uuid(purge.destination_id.as_bytes()));
+    match purge.flow_id() {
+        None => select.compare("d.destination_id =", uuid(purge.destination_id.as_bytes())),
+        Some(flow) => select.compare("d.flow_id =", uuid(flow.as_bytes())),
+    }
     select.condition(sql!("d.state IN ({waiting})"));
     select.compare("d.state + 0 = ANY(", purge.state_codes());
     select.sql.push(')');
@@ -110,16 +129,18 @@ async fn scan_some(
 ) -> Result<PurgeScan, sqlx::Error> {
     let &Purge { destination_id, ref event_type, before, now, .. } = purge;
     // A purge of every type looks up no events.
+    let flow_id = purge.flow_id();
+    let [any, not_operational, exactly, prefixed] = if flow_id.is_some() { PURGES_OF_FLOW } else { PURGES };
     let (sql, of_type) = match event_type {
-        None => (PURGE, None),
-        Some(EventPattern::Any) => (PURGE_ANY, None),
-        Some(EventPattern::Exact(exact)) => (PURGE_TYPE, Some(exact)),
-        Some(EventPattern::Prefix(prefix)) => (PURGE_PREFIX, Some(prefix)),
+        None => (any, None),
+        Some(EventPattern::Any) => (not_operational, None),
+        Some(EventPattern::Exact(exact)) => (exactly, Some(exact)),
+        Some(EventPattern::Prefix(prefix)) => (prefixed, Some(prefix)),
     };
     // Deliveries behind heads are read first, and alone. The scan of due deliveries ends before them.
     let last_due = if after.is_behind() { BEHIND.as_nanos() } else { BEHIND.as_nanos() - 1 };
     let mut query = sqlx::query(sql)
-        .bind(uuid(destination_id.as_bytes()))
+        .bind(uuid(flow_id.unwrap_or(destination_id).as_bytes()))
         .bind(after.due.as_nanos())
         .bind(uuid(after.id.as_bytes()))
         .bind(STEP)

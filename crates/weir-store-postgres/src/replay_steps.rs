@@ -120,6 +120,7 @@ async fn move_some(
     let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
     let (ordered_destinations, keys): (Vec<Uuid>, Vec<String>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
     message_groups.extend(of_columns(ordered_destinations, keys));
+    let flows: Vec<Uuid> = row.try_get_unchecked(6)?;
     // Save the position in the same transaction: after a crash the next step continues here and moves nothing twice.
     let position = open.position.next(row.optional_id(2)?, row.int(0)? == STEP);
     sqlx::query(SAVE_PROGRESS)
@@ -129,8 +130,8 @@ async fn move_some(
         .bind((open.moved + moved) as i64)
         .execute(connection)
         .await?;
-    let wake = wake.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes()));
-    Ok(ReplayStep::of(moved, wake.collect()))
+    let ids = |ids: Vec<Uuid>| ids.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes())).collect();
+    Ok(ReplayStep::of(moved, ids(wake)).with_flows(ids(flows)))
 }
 
 async fn mark_moved(connection: &mut PgConnection, id: ReplayId) -> Result<ReplayStep, sqlx::Error> {
@@ -253,18 +254,19 @@ fn add_moved(select: &mut Select, open: &OpenReplay, now: Timestamp) {
     select.value(now.as_nanos());
     select.sql.push_str(
         " FROM chosen JOIN live ON live.id = chosen.destination_id WHERE d.id = chosen.id
-            RETURNING d.destination_id, d.ordering_key
+            RETURNING d.destination_id, d.ordering_key, d.flow_id
         ",
     );
 }
 
 /// How many deliveries were read and moved, the last id that was read, the destinations to wake, and the message groups
-/// to advance.
+/// to advance, and the flows with limit keys to wake.
 const RESULT: &str = "
         SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM moved), (SELECT id FROM seen ORDER BY id DESC LIMIT 1),
             ARRAY(SELECT DISTINCT destination_id FROM moved),
             ARRAY(SELECT destination_id FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key),
-            ARRAY(SELECT ordering_key FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key)";
+            ARRAY(SELECT ordering_key FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key),
+            ARRAY(SELECT DISTINCT flow_id FROM moved WHERE flow_id IS NOT NULL)";
 
 #[cfg(test)]
 pub(crate) fn step_of(filter: ReplayFilter, state: DeliveryState) -> String {

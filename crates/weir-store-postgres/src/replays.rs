@@ -149,8 +149,7 @@ async fn cancel(
 impl Select {
     /// Adds the conditions that an index on the deliveries `d` serves.
     pub(crate) fn index_for_state(&mut self, filter: &ReplayFilter, state: DeliveryState) {
-        self.of_destination(filter.deliveries.destination_id);
-        self.ended(Some(state));
+        self.of_index(&filter.deliveries, Some(state));
         self.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
     }
 

@@ -101,7 +101,7 @@ pub(crate) const SETTLE: &str = sql!(
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = {delivering}
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
         r.status_code, r.error, r.failure, r.response_body, r.signed_at, r.connection, r.response_headers, r.latency,
-        r.now,
+        r.now, d.flow_id,
         CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> {retrying}
             OR r.is_counted AND r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id))
             THEN d.ordering_key END
@@ -109,9 +109,9 @@ pub(crate) const SETTLE: &str = sql!(
 ), recorded AS (
     -- The attempts of these. A result of a lost claim leaves no trace.
     INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error,
-        failure, response_body, signed_at, connection, response_headers)
+        failure, response_body, signed_at, connection, response_headers, flow_id)
     SELECT id, number, attempt_id, destination_id, sent_at, duration_ms, outcome, status_code, error,
-        failure, response_body, signed_at, connection, response_headers
+        failure, response_body, signed_at, connection, response_headers, flow_id
     FROM settled
 ), counted AS (
     -- Their traffic, by the bucket of 10 s in which they started.

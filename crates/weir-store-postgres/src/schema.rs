@@ -27,6 +27,12 @@ const COUNTERS: &str = concat!(
     include_str!("../../../migrations/postgres/functions/count_deliveries.sql"),
 );
 
+/// Limit keys, and the function that stores them.
+const LIMIT_KEYS: &str = concat!(
+    include_str!("../../../migrations/postgres/0041_limit_keys.sql"),
+    include_str!("../../../migrations/postgres/functions/store_events_with_limit_keys.sql"),
+);
+
 /// The migration that brought sealed rows.
 pub(crate) const SEALED: i64 = 29;
 
@@ -68,6 +74,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(38, "costs", include_str!("../../../migrations/postgres/0038_costs.sql")),
     migration(39, "throttled", include_str!("../../../migrations/postgres/0039_throttled.sql")),
     migration(40, "reservations", include_str!("../../../migrations/postgres/0040_reservations.sql")),
+    Migration { version: 41, description: "limit keys", sql: LIMIT_KEYS },
 ]);
 
 fn migrator() -> Migrator {
@@ -134,7 +141,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 25] = [
+    const LEFT_BEHIND: [(i64, &str); 26] = [
         (
             1,
             r#"
@@ -252,6 +259,25 @@ mod tests {
         (38, "SELECT 1"),
         (39, "SELECT 1"),
         (40, "SELECT 1"),
+        (
+            41,
+            // A program of the previous version stores a delivery by its own function, and refuses to read a destination
+            // with limit keys.
+            r#"
+        SELECT store_events(lock_space => 1, locks => '{}', key_space => 2, key_locks => '{}', tenants => '{}',
+            versions => '{}', owner => NULL, event_ids => ARRAY['01a3185c-5000-7000-8000-00000000000d'::uuid],
+            event_tenants => ARRAY['acme'], event_types => ARRAY['video.created'],
+            event_times => ARRAY[1800000000000000000], event_keys => ARRAY[NULL::text], data_offsets => ARRAY[8],
+            bodies => ARRAY['{"data":1}'::bytea], event_starts => NULL, event_ends => NULL, coalesce_keys => NULL,
+            ordering_keys => NULL, traceparents => NULL, delivery_counts => ARRAY[1],
+            delivery_ids => ARRAY['01a3185c-5000-7000-8000-00000000000e'::uuid],
+            delivery_events => ARRAY['01a3185c-5000-7000-8000-00000000000d'::uuid],
+            delivery_destinations => ARRAY['01a3185c-5000-7000-8000-000000000001'::uuid],
+            delivery_times => ARRAY[1800000000000000000], claimed_until => ARRAY[NULL::bigint], delayed_until => NULL,
+            delivery_ends => NULL, delivery_coalesce_keys => NULL, delivery_superseded => NULL,
+            delivery_ordering_keys => NULL, delivery_follows => NULL);
+        "#,
+        ),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -283,7 +309,7 @@ mod tests {
         assert_eq!(changes[0].limits, with_interval);
         assert_eq!(changes[1].limits, destination.settings.rate_limits);
         let counts = store.counts(&[destination.id]).await.unwrap();
-        assert_eq!(counts, [StateCounts::new([1, 0, 0, 1, 0, 0, 1, 0, 0])], "before and after the counters were added");
+        assert_eq!(counts, [StateCounts::new([2, 0, 0, 1, 0, 0, 1, 0, 0])], "before and after the counters were added");
         let event = store.event(EventId::from_bytes(bytes(2))).await.unwrap().unwrap();
         assert_eq!((event.body.data(), event.filtered), ("1".into(), 2));
         assert!(destination.settings.filter.is_some());
@@ -314,6 +340,7 @@ mod tests {
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));
         let request = weir_store::ClaimRequest {
+            flow: weir_store::ClaimedFlow::All,
             destination_id: destination.id,
             limit: 9,
             expires_at: Timestamp::MAX,
@@ -322,7 +349,7 @@ mod tests {
         let claimed = store.claim(vec![request], now).await.unwrap().remove(0).deliveries;
         assert_eq!(
             claimed.iter().map(|claimed| claimed.claim.delivery_id).collect::<Vec<_>>(),
-            [DeliveryId::from_bytes(bytes(3))]
+            [DeliveryId::from_bytes(bytes(3)), DeliveryId::from_bytes(bytes(14))]
         );
     }
 }

@@ -69,7 +69,15 @@ impl DestinationCache {
 
     /// The destinations that an event has by the committed state.
     pub(crate) fn fan_out(&self, new: &NewEvent) -> FanOut {
-        FanOut::of(new, |tenant, event_type| self.matching(tenant, event_type))
+        let tenant = &new.event.tenant;
+        let named = |ids: &[DestinationId]| self.inner.read().tenants.get(tenant).map(|found| found.named(ids));
+        FanOut::of(
+            new,
+            match &new.destinations {
+                Some(ids) => named(ids).unwrap_or_default(),
+                None => self.matching(tenant, &new.event.event_type),
+            },
+        )
     }
 
     /// The destinations of a tenant whose patterns match a type.

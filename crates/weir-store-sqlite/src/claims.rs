@@ -4,33 +4,54 @@ use std::ops::ControlFlow;
 
 use rusqlite::Row;
 use weir_core::{
-    DeliveryId, DeliveryState, EventId, ReplayId, Timestamp,
+    DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     order::BEHIND,
 };
 use weir_store::{
-    ClaimRequest, Claims,
+    ClaimRequest, ClaimedFlow, Claims, KEYLESS_LOOKED_AT,
     rows::{self, Corrupt, Row as _},
     sql,
 };
 
 use crate::{
+    SqliteStore,
     commit_batch::Claiming,
     error::Result,
-    outbox::ExpiredDelivery,
-    sql::{Batch, MAX_ROWS, Values, padded, query, visit_rows},
+    sql::{Batch, MAX_ROWS, Values, fetch, padded, query, visit_rows},
     transaction::Transaction,
 };
 
-/// The oldest waiting deliveries of one destination, either live or of replays, from its part of the due index. The
-/// cost does not depend on the backlog, and no destination delays another. The rows come in the order of the index; the
-/// subquery's LIMIT keeps the planner from folding it into the join.
-pub(crate) const OLDEST_DUE: &str = sql! {"
+/// The oldest waiting deliveries from a part of a due index, either live or of replays. The cost does not depend on the
+/// backlog. The rows come in the order of the index; the subquery's LIMIT keeps the planner from folding it into the join.
+macro_rules! oldest_due {
+    ($index:literal, $whose:literal, $only:literal) => {
+        concat!(
+            "
 SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.attempts_before, 0), d.claim_epoch,
     coalesce(d.deliver_at, d.created_at), d.expires_at, d.replay_id, d.ordering_key IS NOT NULL, d.state, d.cost FROM (
-    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-    WHERE destination_id = ? AND is_replay = ? AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
-) due CROSS JOIN deliveries d ON d.id = due.id"};
+    SELECT id, next_attempt_at FROM deliveries INDEXED BY ",
+            $index,
+            " WHERE ",
+            $whose,
+            " = ? AND is_replay = ? AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
+) due CROSS JOIN deliveries d ON d.id = due.id",
+            $only
+        )
+    };
+}
+
+/// Of one destination, so that no destination delays another.
+pub(crate) const OLDEST_DUE: &str = sql!(oldest_due!("deliveries_due", "destination_id", ""));
+/// Of the flow of one limit key.
+pub(crate) const OLDEST_DUE_OF_FLOW: &str = sql!(oldest_due!("deliveries_due_of_flow", "flow_id", ""));
+/// Of one destination, those without a limit key among the first.
+pub(crate) const OLDEST_DUE_KEYLESS: &str =
+    sql!(oldest_due!("deliveries_due", "destination_id", " AND d.flow_id IS NULL"));
+
+/// Whether there is one.
+pub(crate) const HAS_KEYLESS: &str =
+    sql!(oldest_due!("deliveries_due", "destination_id", " AND d.flow_id IS NULL LIMIT 1"));
 
 /// Claims the deliveries of one request. `+state` makes the planner look up the given ids; with `state` it could scan
 /// all waiting deliveries.
@@ -43,6 +64,14 @@ pub(crate) static CLAIM: Batch = Batch::new(
 );
 
 pub(crate) const BODY: &str = "SELECT data_offset, body, traceparent FROM events INDEXED BY events_id WHERE id = ?";
+
+/// A waiting delivery whose `expires_at` has passed. Its state is that before it becomes `expired`.
+pub(crate) struct ExpiredDelivery {
+    pub(crate) id: DeliveryId,
+    pub(crate) destination_id: DestinationId,
+    pub(crate) state: DeliveryState,
+    pub(crate) in_message_group: bool,
+}
 
 /// A waiting delivery without its body.
 struct DueDelivery {
@@ -78,6 +107,44 @@ impl DueDelivery {
     }
 }
 
+impl SqliteStore {
+    /// Which requests the writer need not see: those for deliveries without a limit key where none waits. A reader finds
+    /// out. To look through a backlog takes 30 ms, in which the writer could commit claims and events, and the sweep asks
+    /// for it every few seconds. A delivery that is stored meanwhile wakes its flow itself.
+    pub(crate) async fn idle_requests(&self, requests: &[ClaimRequest], is_replay: bool) -> Result<Vec<bool>> {
+        let mut idle = Vec::new();
+        for (index, request) in requests.iter().enumerate() {
+            if request.flow != ClaimedFlow::Keyless {
+                continue;
+            }
+            let mut values = Values::id(request.destination_id.as_bytes());
+            values.int(is_replay.into()).int(KEYLESS_LOOKED_AT.into());
+            if fetch(&self.readers, HAS_KEYLESS, values, |_| Ok(())).await?.is_empty() {
+                idle.resize(requests.len(), false);
+                idle[index] = true;
+            }
+        }
+        Ok(idle)
+    }
+}
+
+/// The requests that are not idle.
+pub(crate) fn without_idle(requests: Vec<ClaimRequest>, idle: &[bool]) -> Vec<ClaimRequest> {
+    if idle.is_empty() {
+        return requests;
+    }
+    requests.into_iter().zip(idle).filter_map(|(request, idle)| (!idle).then_some(request)).collect()
+}
+
+/// The claims of all requests: none for those that are idle.
+pub(crate) fn with_idle(claims: Vec<Claims>, idle: &[bool]) -> Vec<Claims> {
+    if idle.is_empty() {
+        return claims;
+    }
+    let mut claims = claims.into_iter();
+    idle.iter().map(|idle| if *idle { None } else { claims.next() }.unwrap_or_default()).collect()
+}
+
 impl Transaction<'_, '_> {
     pub(crate) fn claim(&mut self, operations: &mut [Claiming]) -> Result<()> {
         for operation in operations {
@@ -105,12 +172,18 @@ impl Transaction<'_, '_> {
             return Ok(claims);
         }
         let wanted = request.limit as usize;
-        let mut values = Values::with_capacity(3);
+        let flow_id = request.flow_id();
         // One more row, for the due time of the next delivery.
-        values.blob(id.as_bytes()).int(is_replay.into()).int(wanted as i64 + 1);
+        let (oldest_due, rows) = match request.flow {
+            ClaimedFlow::All => (OLDEST_DUE, wanted as i64 + 1),
+            ClaimedFlow::Key(_) => (OLDEST_DUE_OF_FLOW, wanted as i64 + 1),
+            ClaimedFlow::Keyless => (OLDEST_DUE_KEYLESS, KEYLESS_LOOKED_AT.into()),
+        };
+        let mut values = Values::with_capacity(3);
+        values.blob(flow_id.as_bytes()).int(is_replay.into()).int(rows);
         // Read in the order of due times, up to the limit or to the first delivery that is not due yet.
         let (mut taken, mut expired) = (Vec::with_capacity(wanted), Vec::new());
-        visit_rows(self.connection, OLDEST_DUE, &values, |row| {
+        visit_rows(self.connection, oldest_due, &values, |row| {
             let due = row.time(1)?;
             let scanned = taken.len() + expired.len();
             if scanned == wanted || due > now {
@@ -160,6 +233,7 @@ impl Transaction<'_, '_> {
         let &DueDelivery { attempts, attempts_before, event_id, cost, .. } = delivery;
         let &ClaimRequest { destination_id, expires_at, .. } = request;
         Ok(ClaimedDelivery {
+            flow_id: request.flow_id(),
             claim: Claim { delivery_id: delivery.id, destination_id, epoch: delivery.epoch + 1 },
             event_id,
             event_created_at: delivery.created_at,

@@ -184,7 +184,7 @@ pub(crate) mod tests {
         event::{DeliveryOptions, Event, EventBody},
     };
 
-    use weir_store::{DestinationLimits, NewEvent};
+    use weir_store::{DestinationLimits, FanOut, NewEvent};
 
     use super::*;
 
@@ -194,7 +194,13 @@ pub(crate) mod tests {
 
     pub(crate) fn claiming(durable: bool) -> Operation {
         let destination_id = DestinationId::new(Timestamp::MIN, 1);
-        let request = ClaimRequest { destination_id, limit: 1, expires_at: Timestamp::MAX, durable };
+        let request = ClaimRequest {
+            flow: weir_store::ClaimedFlow::All,
+            destination_id,
+            limit: 1,
+            expires_at: Timestamp::MAX,
+            durable,
+        };
         Operation::Claim(pending((vec![request], Timestamp::MIN)))
     }
 
@@ -234,6 +240,9 @@ pub(crate) mod tests {
         };
         let new = |number: usize| NewEvent::new(event(number), None, 0);
         let events = (0..events).map(new).collect();
-        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), |_| destinations.into())))
+        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), |_| FanOut {
+            destinations,
+            ..FanOut::default()
+        })))
     }
 }

@@ -30,6 +30,7 @@ impl PartIndex {
         let (index, predicate) = match (part.scan, part.indexed_state(), filter.destination_id) {
             // The ids of an event's deliveries are in one narrow range.
             _ if filter.event_id.is_some() => ("NOT INDEXED", None),
+            _ if filter.limit_key.is_some() => ("INDEXED BY deliveries_of_flow", None),
             (Scan::Sorted, ..) if part.states == [DeliveryState::Delivering] => {
                 ("INDEXED BY deliveries_claimed", Some(sql!("d.state = {delivering}")))
             }
@@ -122,6 +123,13 @@ impl<'f> WhereClause<'f> {
         }
     }
 
+    /// Adds the term on the flow of a limit key.
+    pub(crate) fn of_flow(&mut self, id: Option<DestinationId>) {
+        if let Some(id) = id {
+            self.add("d.flow_id = ?").owned_blob(*id.as_bytes());
+        }
+    }
+
     /// Adds the terms that the index of a part serves.
     fn indexed(&mut self, filter: &'f DeliveryFilter, part: &ListPart, cursor: Option<[u8; 16]>) {
         // The ids of an event's deliveries begin with its millisecond. Other events may share it.
@@ -132,6 +140,7 @@ impl<'f> WhereClause<'f> {
             self.add("d.event_id = ?").blob(id.as_bytes());
         }
         self.of_destination(filter.destination_id.as_ref());
+        self.of_flow(filter.flow_id());
         if let Some(predicate) = PartIndex::of(filter, part).predicate {
             self.add(predicate);
             self.add(&in_states("d.state", &part.states));

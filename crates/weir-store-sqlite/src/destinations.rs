@@ -11,7 +11,7 @@ use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
     LimitChange, NamedCreation, Page, PageRequest, Pause, StoreResult, destination_columns, edited_columns, first_id,
-    limit_steps,
+    keyed_at, limit_steps,
     rows::{self, Row as _, interval_code, limits_json},
     sql,
 };
@@ -231,6 +231,8 @@ pub(crate) fn load(connection: &Connection, keyring: &Keyring) -> Result<Vec<Des
 
 impl Transaction<'_, '_> {
     fn create_destination(&mut self, destination: &Destination) -> Result<Arc<Destination>> {
+        let destination =
+            &Destination { keyed_at: keyed_at(destination, destination.created_at), ..destination.clone() };
         let mut values = edited_values(destination, self.keyring)?;
         values.text(&destination.settings.tenant).int(destination.created_at.as_nanos());
         values.blob(destination.id.as_bytes());

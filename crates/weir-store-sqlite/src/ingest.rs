@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, LimitKey, Timestamp, order::BEHIND};
 use weir_sealing::BODY;
 use weir_store::{
     FastPath, Ingest, NewEvent, Part, StoreResult, event_columns,
@@ -50,9 +50,9 @@ const FIRST_EPOCH: i64 = 1;
 
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body,
-        traceparent, deliver_at, expires_at, coalesce_key, ordering_key, filtered, cost)
+        traceparent, deliver_at, expires_at, coalesce_key, ordering_key, filtered, cost, limit_key)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -61,10 +61,12 @@ pub(crate) static INSERT_EVENTS: Batch = Batch::new(
 /// `delivering`, so it never enters the due index. An ordered delivery always waits for a run.
 pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, attempts, deliver_at, expires_at, coalesce_key, cost, claim_epoch, claim_expires_at)
+        state, attempts, deliver_at, expires_at, coalesce_key, cost, flow_id, limit_key, claim_epoch,
+        claim_expires_at)
     SELECT r.column1, r.column2, r.column3, coalesce(r.column6, r.column4), r.column4, r.column4, r.column5, 0,
-        r.column6, r.column7, r.column8, r.column9, r.column10 IS NOT NULL, r.column10 FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?)",
+        r.column6, r.column7, r.column8, r.column9, r.column10, r.column11, r.column12 IS NOT NULL, r.column12
+        FROM (VALUES ",
+    "(?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -73,10 +75,11 @@ pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
 /// for order.
 pub(crate) static INSERT_INTO_GROUPS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO deliveries (id, event_id, destination_id, next_attempt_at, created_at, updated_at,
-        state, attempts, deliver_at, expires_at, coalesce_key, cost, ordering_key, group_position)
-    SELECT r.column1, r.column2, r.column3, coalesce(r.column12, r.column6, r.column4), r.column4, r.column4, r.column5, 0,
-        r.column6, r.column7, r.column8, r.column9, r.column10, r.column11 FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?,?)",
+        state, attempts, deliver_at, expires_at, coalesce_key, cost, flow_id, limit_key, ordering_key,
+        group_position)
+    SELECT r.column1, r.column2, r.column3, coalesce(r.column14, r.column6, r.column4), r.column4, r.column4, r.column5, 0,
+        r.column6, r.column7, r.column8, r.column9, r.column10, r.column11, r.column12, r.column13 FROM (VALUES ",
+    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -192,7 +195,7 @@ impl Transaction<'_, '_> {
     fn insert_events(&mut self, events: &[StoredEvent<'_>]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(15 * size);
+            let mut values = Values::with_capacity(INSERT_EVENTS.columns() * size);
             for StoredEvent { event, deliveries, filtered } in part {
                 values
                     .blob(event.id.as_bytes())
@@ -209,10 +212,11 @@ impl Transaction<'_, '_> {
                     .optional_text(event.options.coalesce_key.as_deref())
                     .optional_text(event.options.ordering_key.as_deref())
                     .optional_int(filtered.map(|filtered| filtered.get().into()))
-                    .optional_int(event.options.cost.map(|cost| cost.get().into()));
+                    .optional_int(event.options.cost.map(|cost| cost.get().into()))
+                    .optional_text(event.options.limit_key.as_ref().map(LimitKey::as_str));
             }
             // Fill the statement up to its size with rows of NULL, which insert nothing.
-            values.nulls(15 * (size - part.len()));
+            values.nulls(INSERT_EVENTS.columns() * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
         Ok(())
@@ -251,6 +255,8 @@ impl Transaction<'_, '_> {
                     None => values.nulls(1),
                 };
                 values.optional_int(delivery.event.options.cost.map(|cost| cost.get().into()));
+                values.optional_blob(delivery.flow_id().map(|flow| flow.as_bytes().to_vec()));
+                values.optional_text(delivery.limit_key.as_ref().map(LimitKey::as_str));
                 // The last columns are the position in the message group, or the expiry of the fast path's claim.
                 match group_positions.get(&delivery.id) {
                     Some(position) => {

@@ -50,6 +50,7 @@ mod files;
 mod history;
 mod ingest;
 mod limit_groups;
+mod limit_keys;
 mod message_groups;
 mod open;
 mod outbox;

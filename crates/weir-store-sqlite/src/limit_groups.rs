@@ -230,7 +230,7 @@ impl Transaction<'_, '_> {
         let before = self.limit_group(group.id)?;
         let mut values = Values::default();
         values.text(tenant_code(group.tenant.as_deref())).text(&group.name);
-        values.owned_text(limits_column(&group.rate_limits, &group.temporary, false));
+        values.owned_text(limits_column(&group.rate_limits, &group.temporary, false, None));
         values.optional_int(group.max_in_flight.map(i64::from));
         values.int(group.created_at.as_nanos()).int(group.updated_at.as_nanos()).blob(group.id.as_bytes());
         execute(self.connection, if before.is_none() { INSERT } else { UPDATE }, &values)?;

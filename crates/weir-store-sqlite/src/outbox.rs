@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use rusqlite::Row;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim};
+use weir_core::{DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim, limit_key::is_of_key};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
     StoreResult, end_of_time,
@@ -15,20 +15,24 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
+    claims::{ExpiredDelivery, with_idle, without_idle},
     commit_batch::{Operation, Recovery, Release},
     edit::Durable,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    limit_keys::{SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
     transaction::Transaction,
 };
 
 #[async_trait]
 impl Outbox for SqliteStore {
     async fn claim(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+        let idle = self.idle_requests(&requests, false).await?;
+        let requests = without_idle(requests, &idle);
         if requests.is_empty() {
-            return Ok(Vec::new());
+            return Ok(with_idle(Vec::new(), &idle));
         }
-        self.ask((requests, now), Operation::Claim).await
+        Ok(with_idle(self.ask((requests, now), Operation::Claim).await?, &idle))
     }
 
     async fn release(&self, claims: Vec<Claim>, now: Timestamp) -> StoreResult<u64> {
@@ -60,37 +64,32 @@ impl Outbox for SqliteStore {
     }
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
-        let mut histories = Vec::with_capacity(ids.len());
-        for part in ids.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(size);
-            for id in part {
-                values.blob(id.as_bytes());
+        let mut found: HashMap<DestinationId, SendHistory> = HashMap::with_capacity(ids.len());
+        for (ids, sql) in of_destinations_and_flows(ids, [&SEND_HISTORY, &SEND_HISTORY_OF_FLOWS]) {
+            for part in ids.chunks(MAX_ROWS) {
+                let (size, values) = Values::padded_ids(part);
+                found.extend(fetch(&self.readers, sql.sql(size), values, rows::send_history).await?);
             }
-            values.nulls(size - part.len());
-            let found = fetch(&self.readers, SEND_HISTORY.sql(size), values, rows::send_history).await?;
-            let found: HashMap<DestinationId, SendHistory> = found.into_iter().collect();
-            histories.extend(part.iter().map(|id| found.get(id).copied().unwrap_or_default()));
         }
-        Ok(histories)
+        Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
     }
 
     async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
-        let sql = if limit.is_in_costs() { &SENT_COSTS } else { &SENT_COUNTS };
+        let statements = match limit.is_in_costs() {
+            false => [&SENT_COUNTS, &SENT_COUNTS_OF_FLOWS],
+            true => [&SENT_COSTS, &SENT_COSTS_OF_FLOWS],
+        };
         let mut counts = Vec::new();
-        for part in ids.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(size + 4);
-            for id in part {
-                values.blob(id.as_bytes());
+        for (ids, sql) in of_destinations_and_flows(ids, statements) {
+            for part in ids.chunks(MAX_ROWS) {
+                let (size, mut values) = Values::padded_ids(part);
+                values.int(limit.bucket().as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
+                if limit.is_in_costs() {
+                    values.int((SAMPLE / size).max(1) as i64);
+                }
+                let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
+                counts.extend(fetch(&self.readers, sql.sql(size), values, read).await?);
             }
-            values.nulls(size - part.len());
-            values.int(limit.bucket().as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
-            if limit.is_in_costs() {
-                values.int((SAMPLE / size).max(1) as i64);
-            }
-            let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
-            counts.extend(fetch(&self.readers, sql.sql(size), values, read).await?);
         }
         Ok(rows::sent_counts(counts))
     }
@@ -98,6 +97,15 @@ impl Outbox for SqliteStore {
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
         self.edit(Durable::Yes, move |transaction| transaction.mark_restored(sends_until)).await
     }
+}
+
+/// The destinations and the flows among the ids, each with its statement. Without flows there is only the first.
+fn of_destinations_and_flows(
+    ids: &[DestinationId],
+    [of_destinations, of_flows]: [&'static Batch; 2],
+) -> [(Vec<DestinationId>, &'static Batch); 2] {
+    let (flows, destinations) = ids.iter().partition(|id| is_of_key(**id));
+    [(destinations, of_destinations), (flows, of_flows)]
 }
 
 /// Releases one claim, as [`Outbox::release`] says. `?2`: the destination is deleted. A delivery has been attempted if
@@ -208,14 +216,6 @@ const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_unti
 pub(crate) const ABANDONED: &str = sql! {"
 SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
 FROM deliveries INDEXED BY deliveries_claimed WHERE state = {delivering} AND claim_expires_at <= ? LIMIT +?"};
-
-/// A waiting delivery whose `expires_at` has passed. Its state is that before it becomes `expired`.
-pub(crate) struct ExpiredDelivery {
-    pub(crate) id: DeliveryId,
-    pub(crate) destination_id: DestinationId,
-    pub(crate) state: DeliveryState,
-    pub(crate) in_message_group: bool,
-}
 
 /// The caller fills in `max_attempts` from the destination.
 fn read_abandoned(row: &Row<'_>) -> Result<AbandonedClaim> {

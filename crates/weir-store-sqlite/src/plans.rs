@@ -1,6 +1,7 @@
 //! Tests of SQLite's query plans: each statement uses its index, so its cost does not depend on the backlog.
 
 mod activity;
+mod limit_keys;
 mod paces;
 mod reservations;
 
@@ -127,7 +128,8 @@ fn a_purge_count_reads_only_the_waiting_deliveries_of_its_destination() {
     for event_type in [None, Some("video.*".parse().unwrap())] {
         let destination_id = DestinationId::from_bytes([1; 16]);
         let now = Timestamp::from_secs(9);
-        let purge = Purge { destination_id, pending: true, retrying: false, event_type, before: now, now };
+        let purge =
+            Purge { destination_id, pending: true, retrying: false, event_type, limit_key: None, before: now, now };
         let plan = plan(&database(), &purge::count_sql(&purge).0);
         assert!(plan.contains("SEARCH d USING INDEX deliveries_due (destination_id=?)"), "{plan}");
         assert_eq!(plan.contains("SEARCH e USING INDEX events_id (id=?)"), purge.event_type.is_some(), "{plan}");

@@ -18,22 +18,28 @@ const STEP: usize = 2 * MAX_ROWS;
 /// The waiting deliveries after a position, live and replayed ones merged by due time. Only a purge by type joins the
 /// event types.
 macro_rules! waiting {
-    ($event_type:literal, $events:literal) => {
+    ($event_type:literal, $events:literal, $index:literal, $whose:literal) => {
         concat!(
             "SELECT due.next_attempt_at, d.id, d.state, d.created_at, ",
             $event_type,
             ", d.ordering_key FROM (
                 -- Live deliveries.
                 SELECT * FROM (
-                    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-                    WHERE destination_id = ?1 AND is_replay = 0 AND state IN ({waiting}) AND (next_attempt_at, id) > (?2, ?3)
+                    SELECT id, next_attempt_at FROM deliveries INDEXED BY ",
+            $index,
+            " WHERE ",
+            $whose,
+            " = ?1 AND is_replay = 0 AND state IN ({waiting}) AND (next_attempt_at, id) > (?2, ?3)
                     ORDER BY next_attempt_at, id LIMIT +?4
                 )
                 UNION ALL
                 -- Deliveries of replays.
                 SELECT * FROM (
-                    SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-                    WHERE destination_id = ?1 AND is_replay = 1 AND state IN ({waiting}) AND (next_attempt_at, id) > (?2, ?3)
+                    SELECT id, next_attempt_at FROM deliveries INDEXED BY ",
+            $index,
+            " WHERE ",
+            $whose,
+            " = ?1 AND is_replay = 1 AND state IN ({waiting}) AND (next_attempt_at, id) > (?2, ?3)
                     ORDER BY next_attempt_at, id LIMIT +?4
                 )
                 ORDER BY next_attempt_at, id LIMIT +?4
@@ -43,9 +49,17 @@ macro_rules! waiting {
     };
 }
 
-pub(crate) const WAITING_OF_ANY_TYPE: &str = sql!(waiting!("''", ""));
-pub(crate) const WAITING_WITH_TYPES: &str =
-    sql!(waiting!("e.event_type", "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id"));
+macro_rules! waiting_with_types {
+    ($index:literal, $whose:literal) => {
+        waiting!("e.event_type", "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id", $index, $whose)
+    };
+}
+
+pub(crate) const WAITING_OF_ANY_TYPE: &str = sql!(waiting!("''", "", "deliveries_due", "destination_id"));
+pub(crate) const WAITING_WITH_TYPES: &str = sql!(waiting_with_types!("deliveries_due", "destination_id"));
+/// The same of the flow of a limit key.
+pub(crate) const WAITING_OF_FLOW: &str = sql!(waiting!("''", "", "deliveries_due_of_flow", "flow_id"));
+pub(crate) const WAITING_OF_FLOW_WITH_TYPES: &str = sql!(waiting_with_types!("deliveries_due_of_flow", "flow_id"));
 
 /// Columns: id, now. `+state` makes the planner look up the given ids; with `state` it could scan all waiting
 /// deliveries.
@@ -63,13 +77,15 @@ pub(crate) fn count_sql(purge: &Purge) -> (String, Values<'_>) {
     conditions.add("d.destination_id = ?").blob(purge.destination_id.as_bytes());
     // The first term is the condition of the index, word for word.
     conditions.add(&format!("{} AND d.state IN ({})", sql!("d.state IN ({waiting})"), states.join(", ")));
+    conditions.of_flow(purge.flow_id());
+    let index = if purge.limit_key.is_some() { "deliveries_due_of_flow" } else { "deliveries_due" };
     conditions.add("d.created_at < ?").int(purge.before.as_nanos());
     let mut events = "";
     if let Some(pattern) = &purge.event_type {
         events = "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id";
         conditions.of_type(pattern);
     }
-    let sql = format!("SELECT count(*) FROM deliveries d INDEXED BY deliveries_due {events} WHERE {}", conditions.sql);
+    let sql = format!("SELECT count(*) FROM deliveries d INDEXED BY {index} {events} WHERE {}", conditions.sql);
     (sql, conditions.values)
 }
 
@@ -88,10 +104,19 @@ impl Transaction<'_, '_> {
 
     /// Reads the deliveries after a position and cancels those that match.
     fn scan(&mut self, purge: &Purge, after: PurgePosition) -> Result<PurgeScan> {
+        let flow_id = purge.flow_id();
         let mut values = Values::default();
-        values.blob(purge.destination_id.as_bytes()).int(after.due.as_nanos()).blob(after.id.as_bytes());
+        values
+            .blob(flow_id.as_ref().unwrap_or(&purge.destination_id).as_bytes())
+            .int(after.due.as_nanos())
+            .blob(after.id.as_bytes());
         values.int(STEP as i64);
-        let waiting = if purge.event_type.is_some() { WAITING_WITH_TYPES } else { WAITING_OF_ANY_TYPE };
+        let waiting = match (&purge.event_type, flow_id) {
+            (None, None) => WAITING_OF_ANY_TYPE,
+            (Some(_), None) => WAITING_WITH_TYPES,
+            (None, Some(_)) => WAITING_OF_FLOW,
+            (Some(_), Some(_)) => WAITING_OF_FLOW_WITH_TYPES,
+        };
         let (mut scan, mut scanned, mut chosen) = (PurgeScan::default(), 0, Vec::new());
         visit_rows(self.connection, waiting, &values, |row| {
             let (due, id) = (row.time(0)?, row.delivery_id(1)?);

@@ -111,6 +111,8 @@ struct Candidate {
     destination_id: DestinationId,
     is_eligible: bool,
     ordering_key: Option<String>,
+    /// The flow of its limit key.
+    flow_id: Option<DestinationId>,
 }
 
 impl Transaction<'_, '_> {
@@ -176,6 +178,7 @@ impl Transaction<'_, '_> {
                 destination_id: row.destination_id(1)?,
                 is_eligible: row.flag(2)?,
                 ordering_key: row.optional_text(3)?,
+                flow_id: row.optional_id(4)?.map(DestinationId::from_bytes),
             })
         };
         let seen = query(self.connection, &sql, &values, read)?;
@@ -210,7 +213,8 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.owned_blob(position_bytes(position)).int((open.moved + moved) as i64).blob(open.id.as_bytes());
         execute(self.connection, SAVE_PROGRESS, &values)?;
-        Ok(ReplayStep::of(moved, wake.into_iter().collect()))
+        let flows: BTreeSet<DestinationId> = taken.iter().filter_map(|one| one.flow_id).collect();
+        Ok(ReplayStep::of(moved, wake.into_iter().collect()).with_flows(flows.into_iter().collect()))
     }
 
     /// An ordered delivery joins its message group and is sent as a live delivery, not within the replay share.
@@ -285,12 +289,13 @@ pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp
     let is_eligible = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
+    conditions.of_flow(filter.deliveries.flow_id());
     // The conditions of the index, the times of the filter, and the position.
     conditions.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
     conditions.add("d.id > ?").blob(&position.after);
     conditions.values.int(STEP as i64);
     let sql = format!(
-        "SELECT d.id, d.destination_id, coalesce({is_eligible}, 0), d.ordering_key FROM (
+        "SELECT d.id, d.destination_id, coalesce({is_eligible}, 0), d.ordering_key, d.flow_id FROM (
             SELECT * FROM deliveries d {index} WHERE {} ORDER BY d.id LIMIT +?
         ) d {} ORDER BY d.id",
         conditions.sql,

@@ -9,7 +9,13 @@ use weir_store::{
     sql,
 };
 
-use crate::{SqliteStore, edit::Durable, history::WhereClause, sql::Values};
+use crate::{
+    SqliteStore,
+    claims::{with_idle, without_idle},
+    edit::Durable,
+    history::WhereClause,
+    sql::Values,
+};
 
 #[async_trait]
 impl Replays for SqliteStore {
@@ -78,12 +84,15 @@ impl ReplaySteps for SqliteStore {
     }
 
     async fn claim_replays(&self, requests: Vec<ClaimRequest>, now: Timestamp) -> StoreResult<Vec<Claims>> {
+        let idle = self.idle_requests(&requests, true).await?;
+        let requests = without_idle(requests, &idle);
         if requests.is_empty() {
-            return Ok(Vec::new());
+            return Ok(with_idle(Vec::new(), &idle));
         }
         let is_durable = requests.iter().any(|request| request.durable);
         let durable = if is_durable { Durable::Yes } else { Durable::No };
-        self.edit(durable, move |transaction| transaction.claim_all(&requests, now, true)).await
+        let claims = self.edit(durable, move |transaction| transaction.claim_all(&requests, now, true)).await?;
+        Ok(with_idle(claims, &idle))
     }
 }
 
@@ -111,6 +120,8 @@ impl SqliteStore {
 pub(crate) fn index_for_state(filter: &ReplayFilter, state: DeliveryState) -> (&'static str, String) {
     let ended = format!("{} AND d.state = {}", sql!("d.state > {delivered}"), state_code(state));
     match (state, filter.deliveries.destination_id) {
+        // Of one limit key, in any state.
+        _ if filter.deliveries.limit_key.is_some() => ("INDEXED BY deliveries_of_flow", "1".to_owned()),
         (DeliveryState::Delivered, None) => ("NOT INDEXED", "1".to_owned()),
         (DeliveryState::Delivered, Some(_)) => ("INDEXED BY deliveries_of_destination", "1".to_owned()),
         (_, None) => ("INDEXED BY deliveries_ended", ended),
@@ -143,6 +154,7 @@ pub(crate) fn count_sql(filter: &ReplayFilter, state: DeliveryState, now: Timest
     let mut conditions = WhereClause::new();
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
+    conditions.of_flow(filter.deliveries.flow_id());
     conditions.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
     eligible(&mut conditions, state, now, now);
     conditions.filter_joined(&filter.deliveries);

@@ -97,7 +97,7 @@ impl Results for SqliteStore {
 
 /// The claims that still hold, with the data that decides how they end. Columns: id, epoch.
 pub(crate) static HELD_CLAIMS: Batch = Batch::new(
-    "SELECT d.id, d.claim_epoch, d.replaced IS NOT NULL, d.ordering_key IS NOT NULL FROM (VALUES ",
+    "SELECT d.id, d.claim_epoch, d.replaced IS NOT NULL, d.ordering_key IS NOT NULL, d.flow_id FROM (VALUES ",
     "(?,?)",
     ",",
     sql!(
@@ -129,13 +129,14 @@ pub(crate) static RETRY: Batch = Batch::new(
 );
 
 /// The columns of an attempt.
-const ATTEMPT_VALUES: usize = 14;
+const ATTEMPT_VALUES: usize = 15;
 
 static INSERT_ATTEMPTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code,
-        error, failure, response_body, signed_at, connection, response_headers)
+        error, failure, response_body, signed_at, connection, response_headers,
+        flow_id)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -161,6 +162,8 @@ struct HeldClaim {
     /// A newer delivery with its coalesce key was stored.
     replaced: bool,
     in_message_group: bool,
+    /// The flow of its limit key.
+    flow_id: Option<DestinationId>,
 }
 
 impl Transaction<'_, '_> {
@@ -205,7 +208,7 @@ impl Transaction<'_, '_> {
             answers.push(Settlement::Settled(state));
             self.changes.moved(result.claim.destination_id, DeliveryState::Delivering, state, result.now);
             self.changes.attempted(result, state);
-            settled.push(result);
+            settled.push((result, held.flow_id));
         }
         // Write the new states first, in as few statements as possible, then the attempts.
         for ((state, attempts), results) in ended {
@@ -230,7 +233,14 @@ impl Transaction<'_, '_> {
         let mut held = HashMap::with_capacity(results.len());
         let read = |row: &Row<'_>| {
             let claim = (row.delivery_id(0)?, row.int(1)?);
-            Ok((claim, HeldClaim { replaced: row.flag(2)?, in_message_group: row.flag(3)? }))
+            Ok((
+                claim,
+                HeldClaim {
+                    replaced: row.flag(2)?,
+                    in_message_group: row.flag(3)?,
+                    flow_id: row.optional_id(4)?.map(DestinationId::from_bytes),
+                },
+            ))
         };
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
@@ -303,11 +313,11 @@ impl Transaction<'_, '_> {
         }
     }
 
-    fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<()> {
+    fn insert_attempts(&mut self, results: &[(&AttemptResult, Option<DestinationId>)]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(ATTEMPT_VALUES * size);
-            for AttemptResult { claim, attempt, .. } in part {
+            for (AttemptResult { claim, attempt, .. }, flow_id) in part {
                 values
                     .blob(claim.delivery_id.as_bytes())
                     .int(attempt.number.into())
@@ -322,7 +332,8 @@ impl Transaction<'_, '_> {
                     .optional_cow_text(rows::response_body(attempt, self.keyring))
                     .optional_int(attempt.details.signed_at.map(Timestamp::as_nanos))
                     .optional_owned_text(connection_json(&attempt.details))
-                    .optional_owned_text(response_headers_json(&attempt.details));
+                    .optional_owned_text(response_headers_json(&attempt.details))
+                    .optional_blob(flow_id.map(|flow| flow.as_bytes().to_vec()));
             }
             // Fill the statement up to its size with rows of NULL, which insert nothing.
             values.nulls(ATTEMPT_VALUES * (size - part.len()));

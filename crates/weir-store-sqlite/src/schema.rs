@@ -42,6 +42,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(38, "costs", include_str!("../../../migrations/sqlite/0038_costs.sql")),
     migration(39, "throttled", include_str!("../../../migrations/sqlite/0039_throttled.sql")),
     migration(40, "reservations", include_str!("../../../migrations/sqlite/0040_reservations.sql")),
+    migration(41, "limit keys", include_str!("../../../migrations/sqlite/0041_limit_keys.sql")),
 ]);
 
 fn migrator() -> Migrator {

@@ -22,6 +22,7 @@ use sqlx::{
     sqlite::{SqliteArguments, SqliteRow},
 };
 
+use weir_core::DestinationId;
 use weir_store::rows;
 
 use crate::error::Result;
@@ -84,6 +85,17 @@ impl<'v> Values<'v> {
         let mut values = Self::default();
         values.blob(id);
         values
+    }
+
+    /// Ids, padded with NULLs to the size of a [`Batch`], which is the first of the answer.
+    pub(crate) fn padded_ids(ids: &'v [DestinationId]) -> (usize, Self) {
+        let size = padded(ids.len());
+        let mut values = Self::with_capacity(size);
+        for id in ids {
+            values.blob(id.as_bytes());
+        }
+        values.nulls(size - ids.len());
+        (size, values)
     }
 
     fn push(&mut self, value: ValueRef<'v>) -> &mut Self {

@@ -18,10 +18,13 @@ mod event_types;
 mod fan_out;
 mod fast_path;
 mod filters;
+mod found_keys;
 mod history;
 mod ingest;
 mod keyed_creations;
 mod limit_groups;
+mod limit_key_reads;
+mod limit_keys;
 mod lists;
 mod message_groups;
 mod message_groups_under_load;
@@ -45,7 +48,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 use weir_core::{
-    AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, Period, RateLimit, RateLimits,
+    AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, LimitKey, Period, RateLimit, RateLimits,
     Timestamp, TraceParent,
     access::TenantScope,
     alert::AlertOverrides,
@@ -64,10 +67,10 @@ use weir_core::{
 
 pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, costs::*, counters::*, destination_names::*,
-    destinations::*, discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, history::*,
-    ingest::*, keyed_creations::*, limit_groups::*, lists::*, message_groups::*, message_groups_under_load::*,
-    ordered_replays::*, outbox::*, paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*,
-    reservations::*, results::*, rows::*, timing::*, traces::*, traffic::*,
+    destinations::*, discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, found_keys::*,
+    history::*, ingest::*, keyed_creations::*, limit_groups::*, limit_key_reads::*, limit_keys::*, lists::*,
+    message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, paces::*, processes::*, prune::*,
+    purge::*, recovery::*, replays::*, reservations::*, results::*, rows::*, timing::*, traces::*, traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

@@ -74,6 +74,7 @@ impl DestinationPatch {
             edited.left_homes.retain(|home| *home != left);
             edited.left_homes.push(left);
         }
+        edited.keyed_at = keyed_at(&edited, self.now);
         if edited.left_homes.len() > MAX_LEFT_HOMES {
             return None;
         }
@@ -213,6 +214,11 @@ impl DestinationCounts {
 pub struct LimitChange {
     pub at: Timestamp,
     pub limits: RateLimits,
+}
+
+/// When a destination that is stored at `at` first had limit keys. It stays when they are removed.
+pub fn keyed_at(destination: &Destination, at: Timestamp) -> Option<Timestamp> {
+    destination.keyed_at.or(destination.settings.key_limits.as_ref().map(|_| at))
 }
 
 /// The rows of the limits in force that an edit at `at` makes, in place of all later rows. An override ends without

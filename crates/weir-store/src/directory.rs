@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use weir_core::{Destination, DestinationId, filter::Filter, pattern::EventPattern};
+use weir_core::{Destination, DestinationId, filter::Filter, limit_key::KeyLimits, pattern::EventPattern};
 
 /// The destinations of the tenants, without deleted ones.
 pub trait Directory {
@@ -15,11 +15,25 @@ pub trait Directory {
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]>;
 }
 
-/// The destinations that an event type has, and the filters of these destinations, each once.
+/// The destinations that an event type has, and what they look for in the data of an event.
 #[derive(Debug, Clone, Default)]
 pub struct Matches {
     pub ids: Arc<[DestinationId]>,
+    /// Their filters, each once.
     pub filters: Arc<[Arc<Filter>]>,
+    /// Their limit keys, one for each pointer.
+    pub key_limits: Arc<[Arc<KeyLimits>]>,
+}
+
+/// The limit keys of these destinations, one for each pointer.
+pub(crate) fn key_limits<'d>(destinations: impl Iterator<Item = &'d Arc<Destination>>) -> Vec<Arc<KeyLimits>> {
+    let mut seen = HashSet::new();
+    let all = destinations.filter_map(|destination| destination.settings.key_limits.as_ref());
+    all.filter(|of| seen.insert(of.pointer.as_str())).cloned().collect()
+}
+
+fn pointer(destination: &Arc<Destination>) -> Option<&str> {
+    Some(&destination.settings.key_limits.as_ref()?.pointer)
 }
 
 fn filter(destination: &Arc<Destination>) -> Option<&Arc<Filter>> {
@@ -40,7 +54,7 @@ const MAX_REMEMBERED: usize = 1_024;
 pub struct TenantDestinations {
     by_id: BTreeMap<DestinationId, Arc<Destination>>,
     by_pattern: HashMap<EventPattern, BTreeSet<DestinationId>>,
-    /// Forgotten when a destination is added or removed, or its patterns or its filter change.
+    /// Forgotten when a destination is added or removed, or its patterns, its filter or the pointer to its limit key change.
     matches: HashMap<String, Matches>,
 }
 
@@ -56,7 +70,8 @@ impl TenantDestinations {
             None => self.by_id.remove(&id),
         };
         // Thousands of holds and breakers may change in a second, and none of them changes what matches.
-        if before.as_ref().and_then(filter) != destination.as_ref().and_then(filter) {
+        let (old, new) = (before.as_ref(), destination.as_ref());
+        if old.and_then(filter) != new.and_then(filter) || old.and_then(pointer) != new.and_then(pointer) {
             self.matches.clear();
         }
         let (before, after) = (before.as_ref().map(patterns), destination.as_ref().map(patterns));
@@ -82,6 +97,12 @@ impl TenantDestinations {
         self.matches.get(event_type).cloned()
     }
 
+    /// What destinations that an event names look for in its data. They do not filter it.
+    pub fn named(&self, ids: &[DestinationId]) -> Matches {
+        let key_limits = key_limits(ids.iter().filter_map(|id| self.by_id.get(id))).into();
+        Matches { key_limits, ..Matches::default() }
+    }
+
     /// The destinations that take an event of this type, in the order of their ids.
     pub fn matching(&mut self, event_type: &str) -> Matches {
         if let Some(matches) = self.remembered(event_type) {
@@ -95,7 +116,8 @@ impl TenantDestinations {
         let filters = ids.iter().filter_map(|id| self.by_id.get(id).and_then(filter));
         let mut seen = HashSet::new();
         let filters = filters.filter(|filter| seen.insert(filter.fingerprint())).cloned().collect();
-        let matches = Matches { ids: ids.into(), filters };
+        let key_limits = key_limits(ids.iter().filter_map(|id| self.by_id.get(id))).into();
+        let matches = Matches { ids: ids.into(), filters, key_limits };
         if self.matches.len() >= MAX_REMEMBERED {
             self.matches.clear();
         }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use weir_core::{
-    DeliveryState, DestinationId, ErrorKind, EventId, Timestamp, access::TenantScope, error_kind::InvalidErrorKind,
-    pattern::EventPattern,
+    DeliveryState, DestinationId, ErrorKind, EventId, LimitKey, Timestamp, access::TenantScope,
+    error_kind::InvalidErrorKind, pattern::EventPattern,
 };
 
 /// The order of a list, by the times in the ids.
@@ -124,6 +124,8 @@ pub const SCANNED_AT_MOST: u32 = 5_000;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeliveryFilter {
     pub destination_id: Option<DestinationId>,
+    /// Only deliveries of this limit key. Without `destination_id` nothing matches: a key belongs to a destination.
+    pub limit_key: Option<LimitKey>,
     pub event_id: Option<EventId>,
     /// Only deliveries in one of these states. Empty: in any state.
     pub states: Vec<DeliveryState>,
@@ -137,6 +139,13 @@ pub struct DeliveryFilter {
 }
 
 impl DeliveryFilter {
+    /// The flow of the limit key that it asks for.
+    pub fn flow_id(&self) -> Option<DestinationId> {
+        // No delivery is of a flow of this destination.
+        const NONE: DestinationId = DestinationId::from_bytes([0; 16]);
+        Some(self.limit_key.as_ref()?.flow_id(self.destination_id.unwrap_or(NONE)))
+    }
+
     /// Whether it has terms on the event or the last attempt, so that a statement must join them.
     pub fn filters_joined(&self) -> bool {
         self.tenants != TenantScope::All || self.event_type.is_some() || self.error.is_some()

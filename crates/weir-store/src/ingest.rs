@@ -3,9 +3,9 @@
 use std::{ops::Range, sync::Arc};
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, RateLimit, event::Event, filter::Filter, shed::ClientId};
+use weir_core::{DestinationId, RateLimit, event::Event, shed::ClientId};
 
-use crate::{DestinationLimits, FastPath, Matches, StoreResult, Verdicts};
+use crate::{DestinationLimits, FastPath, Looks, Matches, StoreResult, Verdicts};
 
 /// An event to store, and its destinations.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub struct NewEvent {
     pub destinations: Option<Vec<DestinationId>>,
     /// A new random number. Delivery ids are made from it and the event's time.
     pub random: u128,
-    /// What the filters of its destinations say, as far as they were evaluated.
+    /// What the filters of its destinations say and which limit keys it has, as far as they were evaluated.
     pub verdicts: Verdicts,
 }
 
@@ -60,25 +60,18 @@ pub const MOST_DELIVERIES_OF_COMMIT: usize = 8_192;
 pub struct FanOut {
     /// How many there are, without regard to filters.
     pub destinations: usize,
-    /// Their filters, each once.
-    pub filters: Arc<[Arc<Filter>]>,
+    /// What they look for in its data.
+    pub looks: Looks,
 }
 
 impl FanOut {
-    pub fn of(new: &NewEvent, matching: impl FnOnce(&str, &str) -> Matches) -> Self {
-        match &new.destinations {
-            Some(named) => named.len().into(),
-            None => {
-                let Matches { ids, filters } = matching(&new.event.tenant, &new.event.event_type);
-                Self { destinations: ids.len(), filters }
-            }
-        }
-    }
-}
-
-impl From<usize> for FanOut {
-    fn from(destinations: usize) -> Self {
-        Self { destinations, filters: Arc::default() }
+    /// `matches`: those of its type or, if it names its destinations, of these.
+    pub fn of(new: &NewEvent, matches: Matches) -> Self {
+        let Matches { ids, filters, key_limits } = matches;
+        let destinations = new.destinations.as_ref().map_or(ids.len(), Vec::len);
+        let names_its_key = new.event.options.limit_key.is_some();
+        let key_limits = if names_its_key { Arc::default() } else { key_limits };
+        Self { destinations, looks: Looks { filters, key_limits } }
     }
 }
 
@@ -88,8 +81,8 @@ pub struct Part {
     events: Arc<[NewEvent]>,
     range: Range<usize>,
     rows: usize,
-    /// The filters of each event.
-    filters: Vec<Arc<[Arc<Filter>]>>,
+    /// What is looked for in the data of each event.
+    looks: Vec<Looks>,
 }
 
 impl Part {
@@ -101,28 +94,28 @@ impl Part {
         limits: DestinationLimits,
         mut fan_out: impl FnMut(&NewEvent) -> FanOut,
     ) -> Self {
-        let (mut end, mut rows, mut all_filters) = (from, 0, Vec::new());
+        let (mut end, mut rows, mut all_looks) = (from, 0, Vec::new());
         for new in &events[from..] {
             // An event with too many destinations is refused, and stores nothing.
-            let FanOut { destinations, filters } = fan_out(new);
+            let FanOut { destinations, looks } = fan_out(new);
             let more = Some(destinations).filter(|&count| count <= limits.of_event).unwrap_or_default().max(1);
             if end > from && rows + more > MOST_DELIVERIES_OF_COMMIT {
                 break;
             }
             (end, rows) = (end + 1, rows + more);
-            all_filters.push(filters);
+            all_looks.push(looks);
         }
-        Self { events: Arc::clone(events), range: from..end, rows, filters: all_filters }
+        Self { events: Arc::clone(events), range: from..end, rows, looks: all_looks }
     }
 
     pub fn events(&self) -> &[NewEvent] {
         &self.events[self.range.clone()]
     }
 
-    /// Evaluates the filters, before the commit for which others wait.
+    /// Evaluates the filters and finds the limit keys, before the commit for which others wait.
     pub async fn judge(&self) {
-        for (new, filters) in self.events().iter().zip(&self.filters) {
-            new.verdicts.judge(&new.event, filters).await;
+        for (new, looks) in self.events().iter().zip(&self.looks) {
+            new.verdicts.judge(&new.event, looks).await;
         }
     }
 

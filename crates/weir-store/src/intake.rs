@@ -25,13 +25,16 @@ use std::{
 };
 
 use weir_core::{
-    DeliveryId, Destination, DestinationId, Timestamp,
+    DeliveryId, Destination, DestinationId, LimitKey, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::Event,
     filter::Filter,
 };
 
-use crate::{Directory, FastPathBatch, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent};
+use crate::{
+    Directory, FastPathBatch, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Verdicts,
+    directory::key_limits,
+};
 
 /// The result for one event.
 pub type IngestResult = Result<Ingested, IngestRefusal>;
@@ -43,11 +46,13 @@ pub type Key<'e> = (&'e str, &'e str);
 pub type KnownKeys = HashMap<(String, String), Ingested>;
 
 /// A delivery to store.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct NewDelivery<'e> {
     pub id: DeliveryId,
     pub event: &'e Event,
     pub destination_id: DestinationId,
+    /// Its limit key, if its destination has some.
+    pub limit_key: Option<LimitKey>,
     /// Set if it is stored as claimed: when that claim expires.
     pub claimed_until: Option<Timestamp>,
     /// Whether it is stored as superseded by a later event of the commit batch.
@@ -59,6 +64,11 @@ pub struct NewDelivery<'e> {
 }
 
 impl NewDelivery<'_> {
+    /// The flow of its limit key.
+    pub fn flow_id(&self) -> Option<DestinationId> {
+        Some(self.limit_key.as_ref()?.flow_id(self.destination_id))
+    }
+
     /// The message group that it joins.
     pub fn message_group(&self) -> Option<MessageGroup> {
         let ordering_key = self.ordering_key.filter(|_| !self.superseded)?.to_owned();
@@ -88,12 +98,13 @@ pub struct Intake<'e> {
     last_of_key: HashMap<(DestinationId, &'e str, &'e str), usize>,
     /// The message groups that have a delivery in this commit batch.
     message_groups: HashSet<(DestinationId, &'e str)>,
-    /// How many filters of this commit batch were evaluated here.
-    late_filters: usize,
+    /// How many filters and limit keys of this commit batch were evaluated here.
+    late: usize,
 }
 
-/// The most filters that are evaluated while all producers wait. They were set while the event was on its way here.
-const MOST_LATE_FILTERS: usize = 16;
+/// The most filters and limit keys that are evaluated while all producers wait. They were set while the event was on its way
+/// here.
+const MOST_LATE: usize = 16;
 
 /// An event to store.
 #[derive(Debug, Clone, Copy)]
@@ -127,7 +138,7 @@ impl<'e> Intake<'e> {
             deliveries: Vec::with_capacity(new.len()),
             last_of_key: HashMap::new(),
             message_groups: HashSet::new(),
-            late_filters: 0,
+            late: 0,
         };
         // The index of the answer to the first event with each key.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
@@ -175,7 +186,7 @@ impl<'e> Intake<'e> {
     }
 
     /// Fans out an event that is not a duplicate. `None` if its deliveries do not fit in this commit, or too many of its
-    /// filters were not evaluated before.
+    /// filters and limit keys were not evaluated before.
     fn accept(
         &mut self,
         NewEvent { event, destinations, random, verdicts, .. }: &'e NewEvent,
@@ -196,11 +207,11 @@ impl<'e> Intake<'e> {
             let mut seen = HashSet::new();
             let is_late = |filter: &&Arc<Filter>| verdicts.of(filter).is_none() && seen.insert(filter.fingerprint());
             let late: Vec<_> = filters().filter(is_late).cloned().collect();
-            self.late_filters += late.len();
-            if self.late_filters > MOST_LATE_FILTERS {
+            self.late += late.len();
+            if self.late > MOST_LATE {
                 return None;
             }
-            verdicts.judge_late(event, &late);
+            verdicts.judge_late(event, &late, &[]);
             let takes = |found: &Option<Arc<Destination>>| {
                 let filter = found.as_ref().and_then(|found| found.settings.filter.as_ref());
                 filter.is_none_or(|filter| verdicts.of(filter) == Some(true))
@@ -208,9 +219,23 @@ impl<'e> Intake<'e> {
             found.retain(|(_, found)| takes(found));
             filtered = fan_out.len() - found.len();
         }
+        if event.options.limit_key.is_none() {
+            let mut late = key_limits(found.iter().filter_map(|(_, found)| found.as_ref()));
+            late.retain(|of| verdicts.key(&of.pointer).is_none());
+            self.late += late.len();
+            if self.late > MOST_LATE {
+                return None;
+            }
+            verdicts.judge_late(event, &[], &late);
+        }
         let too_low = |found: &Arc<Destination>| {
             let limits = found.temporary.limits(&found.settings.rate_limits, event.created_at);
-            limits.too_low_for(event.cost()).copied()
+            let of_key = || {
+                let key = limit_key(event, found, verdicts)?;
+                let limits = found.settings.key_limits.as_ref()?.of(&key).rate_limits;
+                limits.too_low_for(event.cost()).copied()
+            };
+            limits.too_low_for(event.cost()).copied().or_else(of_key)
         };
         let too_dear = found.iter().find_map(|(id, found)| Some((*id, found.as_ref().and_then(too_low)?)));
         if let Some((destination_id, limit)) = too_dear {
@@ -230,6 +255,7 @@ impl<'e> Intake<'e> {
                 id: delivery_id(event, *random, index),
                 event,
                 destination_id,
+                limit_key: found.as_ref().and_then(|found| limit_key(event, found, verdicts)),
                 claimed_until: None,
                 superseded: false,
                 ordering_key: event.options.ordering_key.as_deref().filter(|_| ordered),
@@ -240,7 +266,7 @@ impl<'e> Intake<'e> {
                 delivery.claimed_until = claim_at_once(&delivery, &awake, epoch, fast_path_batch);
                 // A delivery that waits needs a run of its destination's job.
                 if delivery.claimed_until.is_none() {
-                    wake.push(destination_id);
+                    wake.push(delivery.flow_id().unwrap_or(destination_id));
                 }
             }
             self.add(delivery);
@@ -273,6 +299,8 @@ fn claim_at_once(
 ) -> Option<Timestamp> {
     let &NewDelivery { id, event, destination_id, .. } = delivery;
     let waits_for_a_run = event.delayed_until().is_some()
+        // Flows take turns, and only a run gives them.
+        || destination.keyed_at.is_some()
         // Sent at once, it could not be superseded.
         || event.options.coalesce_key.is_some()
         // Only the table knows whether it is the head of its message group.
@@ -284,6 +312,7 @@ fn claim_at_once(
     }
     fast_path_batch.try_add(destination, |expires_at| ClaimedDelivery {
         claim: Claim { delivery_id: id, destination_id, epoch },
+        flow_id: destination_id,
         event_id: event.id,
         event_created_at: event.created_at,
         attempts: 0,
@@ -294,6 +323,12 @@ fn claim_at_once(
         expires_at,
         destination: Some(Arc::clone(destination)),
     })
+}
+
+/// The limit key of an event at a destination that has some.
+fn limit_key(event: &Event, destination: &Destination, verdicts: &Verdicts) -> Option<LimitKey> {
+    let pointer = &destination.settings.key_limits.as_ref()?.pointer;
+    event.options.limit_key.clone().or_else(|| verdicts.key(pointer))
 }
 
 /// The destinations of an event: the named ones, or all of the tenant whose patterns match.

@@ -25,7 +25,7 @@
 //! # Files
 //!
 //! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `event_types`, `fast_path`, `history`,
-//! `ingest`, `limit_groups`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
+//! `ingest`, `limit_groups`, `limit_keys`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
 //! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
 //! replica may answer.
@@ -51,6 +51,7 @@ mod history;
 mod ingest;
 pub mod intake;
 mod limit_groups;
+mod limit_keys;
 mod list_statements;
 mod listing;
 mod message_groups;
@@ -86,8 +87,8 @@ pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, St
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
-    Destinations, EditPosition, EditedDestination, Hold, LimitChange, MAX_LEFT_HOMES, NamedCreation, Pause, later_than,
-    limit_steps,
+    Destinations, EditPosition, EditedDestination, Hold, LimitChange, MAX_LEFT_HOMES, NamedCreation, Pause, keyed_at,
+    later_than, limit_steps,
 };
 pub use directory::{Directory, Matches, TenantDestinations};
 pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, DISCARDS_COUNTED, discard};
@@ -105,10 +106,13 @@ pub use limit_groups::{
     GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
     tenant_code,
 };
+pub use limit_keys::{FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, LimitKeys};
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
-pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts};
+pub use outbox::{
+    ClaimRequest, ClaimedFlow, Claims, DueDestination, KEYLESS_LOOKED_AT, Outbox, Recovered, SendHistory, SentCounts,
+};
 pub use paces::{
     PACE_CHANGES_KEPT, PaceCopy, PaceRecord, Paces, pace_change_position, pace_changes_before, taken_lately,
 };
@@ -132,7 +136,7 @@ pub use traffic::{
 };
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 pub use turns::Turns;
-pub use verdicts::Verdicts;
+pub use verdicts::{Looks, Verdicts};
 pub use weir_sealing::Unopened;
 
 /// Names the traits that one kind of caller needs. Every store that has them has the name.
@@ -146,9 +150,9 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + LimitGroups + Outbox + Paces + ReplaySteps + Reservations;
+    RunStore: Destinations + LimitGroups + LimitKeys + Outbox + Paces + ReplaySteps + Reservations;
     /// For the sweep.
-    SweepStore: MessageGroups + Outbox;
+    SweepStore: LimitKeys + MessageGroups + Outbox;
     /// For attempts and their results.
     WorkerStore: Destinations + History + Outbox + Processes + Results;
     /// For the supervision of processes.

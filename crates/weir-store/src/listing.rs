@@ -27,6 +27,13 @@ pub enum Scan {
     Sorted,
 }
 
+impl Scan {
+    /// How one statement reads all states: without other terms every row that it reads matches.
+    fn of(unfiltered: bool) -> Self {
+        if unfiltered { Self::ById } else { Self::Window(SCANNED_AT_MOST) }
+    }
+}
+
 /// What one statement of a list reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPart {
@@ -61,6 +68,11 @@ impl DeliveryFilter {
         if self.event_id.is_some() {
             return vec![ListPart { states, scan: Scan::ById }];
         }
+        // One index has the deliveries of a flow in the order of ids, whatever their states.
+        if self.limit_key.is_some() {
+            let unfiltered = states.is_empty() && !self.filters_joined();
+            return vec![ListPart { scan: Scan::of(unfiltered), states }];
+        }
         // There are only as many claims as sends in flight. A few waiting deliveries may be anywhere in a long history.
         let is_few =
             |state: &DeliveryState| *state == DeliveryState::Delivering || (state.is_waiting() && is_backlog_small);
@@ -68,8 +80,7 @@ impl DeliveryFilter {
         if states.is_empty() || states.iter().any(|state| !is_ended_undelivered(*state) && !is_few(state)) {
             // Other states have no index of their own: one read of all states, in the order of ids.
             let unfiltered = states.is_empty() && !self.filters_joined();
-            let scan = if unfiltered { Scan::ById } else { Scan::Window(SCANNED_AT_MOST) };
-            return vec![ListPart { states, scan }];
+            return vec![ListPart { scan: Scan::of(unfiltered), states }];
         }
         // The parts share one window.
         let scan = match u32::try_from(indexed.len()) {
@@ -228,6 +239,7 @@ impl FailedDelivery {
 #[cfg(test)]
 mod tests {
     use DeliveryState::{Cancelled, Dead, Delivered, Delivering, Failed, Pending, Retrying};
+    use weir_core::LimitKey;
 
     use super::*;
 
@@ -258,6 +270,13 @@ mod tests {
         assert_eq!(parts(&[Retrying, Cancelled], None, false), together(&[Retrying, Cancelled]));
         assert_eq!(parts(&[Delivered, Dead], None, true), together(&[Delivered, Dead]));
         assert_eq!(parts(&[], Some("timeout"), true), together(&[]));
+        let of_key = |states: &[DeliveryState]| DeliveryFilter {
+            limit_key: Some(LimitKey::default()),
+            states: states.to_vec(),
+            ..DeliveryFilter::default()
+        };
+        assert_eq!(of_key(&[]).parts(true), [part(&[], Scan::ById)]);
+        assert_eq!(of_key(&[Dead, Failed]).parts(true), together(&[Failed, Dead]));
     }
 
     #[test]

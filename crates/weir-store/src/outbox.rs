@@ -13,6 +13,8 @@ use crate::StoreResult;
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
     pub destination_id: DestinationId,
+    /// Which of its deliveries.
+    pub flow: ClaimedFlow,
     pub limit: u32,
     /// When the claim counts as abandoned. No send may start later than this minus the destination's timeout.
     pub expires_at: Timestamp,
@@ -20,6 +22,33 @@ pub struct ClaimRequest {
     /// claim could break a limit, because a window is longer than a restart of the machine, or the delivery order.
     pub durable: bool,
 }
+
+impl ClaimRequest {
+    /// The flow whose job asks.
+    pub fn flow_id(&self) -> DestinationId {
+        match self.flow {
+            ClaimedFlow::Key(id) => id,
+            ClaimedFlow::All | ClaimedFlow::Keyless => self.destination_id,
+        }
+    }
+}
+
+/// Which deliveries of a destination a claim is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClaimedFlow {
+    /// All: it never had limit keys.
+    #[default]
+    All,
+    /// Those of the flow with this id, which have one limit key.
+    Key(DestinationId),
+    /// Those without a limit key, which were stored before the destination had some, or after. They are looked for among
+    /// the [`KEYLESS_LOOKED_AT`] waiting deliveries of the destination that are due first.
+    Keyless,
+}
+
+/// How many waiting deliveries of a destination with limit keys a claim of those without one looks at. Such are few, and
+/// mostly older than the others. One behind more than these waits until they have been sent.
+pub const KEYLESS_LOOKED_AT: u32 = 20_000;
 
 /// The result of one [`ClaimRequest`].
 #[derive(Debug, Clone, Default)]

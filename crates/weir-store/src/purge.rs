@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND, pattern::EventPattern};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, LimitKey, Timestamp, order::BEHIND, pattern::EventPattern};
 
 use crate::{MessageGroup, rows::state_code};
 
@@ -18,6 +18,8 @@ use crate::{MessageGroup, rows::state_code};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Purge {
     pub destination_id: DestinationId,
+    /// Only deliveries of this limit key.
+    pub limit_key: Option<LimitKey>,
     pub pending: bool,
     pub retrying: bool,
     pub event_type: Option<EventPattern>,
@@ -29,6 +31,11 @@ pub struct Purge {
 }
 
 impl Purge {
+    /// The flow of the limit key that it asks for.
+    pub fn flow_id(&self) -> Option<DestinationId> {
+        Some(self.limit_key.as_ref()?.flow_id(self.destination_id))
+    }
+
     pub fn takes(&self, state: DeliveryState) -> bool {
         match state {
             DeliveryState::Pending => self.pending,

@@ -202,6 +202,8 @@ pub struct ReplayStep {
     pub moved: u64,
     /// The destinations to wake.
     pub wake: Vec<DestinationId>,
+    /// The flows with limit keys among the moved deliveries, to wake too: as many as a step moves at most.
+    pub flows: Vec<DestinationId>,
     /// Whether the next step can run at once.
     pub more: bool,
 }
@@ -209,7 +211,11 @@ pub struct ReplayStep {
 impl ReplayStep {
     /// A step after which the next one can run at once.
     pub fn of(moved: u64, wake: Vec<DestinationId>) -> Self {
-        Self { moved, wake, more: true }
+        Self { moved, wake, flows: Vec::new(), more: true }
+    }
+
+    pub fn with_flows(self, flows: Vec<DestinationId>) -> Self {
+        Self { flows, ..self }
     }
 }
 

@@ -22,7 +22,7 @@ mod traffic;
 
 use serde::de::DeserializeOwned;
 use weir_core::{
-    DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp, alert::AlertRecord, claim::Claim,
+    DeliveryId, DeliveryState, DestinationId, EventId, LimitKey, ReplayId, Timestamp, alert::AlertRecord, claim::Claim,
     delivery::AttemptOutcome, outcome::Failure,
 };
 
@@ -42,13 +42,16 @@ pub use self::{
     paces::{pace_change, pace_copy},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
     reservations::reservation,
-    temporary::limits_column,
+    temporary::{Keyed, limits_column},
     traffic::{
         histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination_at,
         traffic_of_tenant,
     },
 };
-use crate::{Arrivals, DueDestination, MessageGroup, Place, SendHistory, SentCounts};
+use crate::{
+    Arrivals, DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, MessageGroup, Place, SendHistory,
+    SentCounts,
+};
 
 /// A stored value that no store writes. The text names the value, as in "a state".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -152,6 +155,30 @@ pub fn claim<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Claim, E> {
 /// From two columns: the destination, and when its first delivery is due.
 pub fn due_destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<DueDestination, E> {
     Ok(DueDestination { destination_id: row.destination_id(0)?, due: row.time(1)? })
+}
+
+/// From three columns: a flow, its destination, and its limit key.
+pub fn flow_key<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, FlowKey), E> {
+    let key = LimitKey::new(&row.text(2)?);
+    Ok((row.destination_id(0)?, FlowKey { destination_id: row.destination_id(1)?, key }))
+}
+
+/// From three columns: a limit key, how many deliveries of it wait, and when the first of them was stored. Without a key,
+/// how many deliveries were looked at.
+pub fn key_backlog<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Option<LimitKey>, u64, Timestamp), E> {
+    Ok((row.optional_text(0)?.map(|key| LimitKey::new(&key)), row.count(1)?, row.time(2)?))
+}
+
+/// From the rows of [`key_backlog`].
+pub fn key_backlogs(rows: impl IntoIterator<Item = (Option<LimitKey>, u64, Timestamp)>) -> KeyBacklogs {
+    let mut backlogs = KeyBacklogs::default();
+    for (key, waiting, oldest_at) in rows {
+        match key {
+            Some(key) => backlogs.keys.push(KeyBacklog { key, waiting, oldest_at }),
+            None => backlogs.is_partial = waiting > KEYS_LOOKED_AT.into(),
+        }
+    }
+    backlogs
 }
 
 /// From four columns: the destination, its last recorded send, whether it has outstanding claims, and the restore mark

@@ -1,21 +1,29 @@
 //! The stored text form of a replay's filter.
 
 use serde_json::{Map, Value, json};
-use weir_core::{DeliveryState, Timestamp, access::TenantScope};
+use weir_core::{DeliveryState, LimitKey, Timestamp, access::TenantScope};
 
 use crate::{DeliveryFilter, ErrorFilter, ReplayFilter};
 
 impl ReplayFilter {
     /// One JSON object, without the terms that are not set.
     pub fn to_stored(&self) -> String {
-        let DeliveryFilter { destination_id, tenants, event_type, error, from, to, .. } = &self.deliveries;
+        let DeliveryFilter { destination_id, limit_key, tenants, event_type, error, from, to, .. } = &self.deliveries;
         let mut object = Map::new();
         let states: Vec<&str> = self.states.iter().map(|state| state.as_str()).collect();
         object.insert("states".to_owned(), json!(states));
         let mut put = |name: &str, value: Option<Value>| {
             object.extend(value.map(|value| (name.to_owned(), value)));
         };
-        put("destination", destination_id.map(|id| json!(id.to_string())));
+        // With a limit key the destination is an array, for the reason of the tenants below.
+        let id = destination_id.map(|id| id.to_string());
+        put(
+            "destination",
+            match limit_key {
+                Some(key) => Some(json!([id, key.as_str()])),
+                None => id.map(Value::String),
+            },
+        );
         // Several tenants are written as an array. A program of an earlier version expects one name here, so it refuses
         // to read the array. If the array had a name of its own, that program would not notice it, and would send the
         // deliveries of all tenants.
@@ -48,11 +56,21 @@ impl ReplayFilter {
             None => Some(None),
             Some(time) => time.map(Some),
         };
+        let (destination_id, limit_key) = match object.get("destination") {
+            None => (None, None),
+            Some(Value::Array(of_key)) => {
+                let [id, key] = &of_key[..] else { return None };
+                let id = if id.is_null() { None } else { Some(id.as_str()?.parse().ok()?) };
+                (id, Some(LimitKey::new(key.as_str()?)))
+            }
+            Some(id) => (Some(id.as_str()?.parse().ok()?), None),
+        };
         let states = object.get("states")?.as_array()?.iter();
         Some(Self {
             states: states.map(|state| DeliveryState::parse(state.as_str()?)).collect::<Option<_>>()?,
             deliveries: DeliveryFilter {
-                destination_id: parsed(&object, "destination")?,
+                destination_id,
+                limit_key,
                 tenants: object.get("tenant").map_or(Some(TenantScope::All), tenants)?,
                 event_type: parsed(&object, "event_type")?,
                 error: parsed::<ErrorFilter>(&object, "error")?,
@@ -101,7 +119,15 @@ mod tests {
         kind.deliveries.error = "timeout".parse().ok();
         let mut several = some.clone();
         several.deliveries.tenants = TenantScope::Only(["acme", "globex"].map(str::to_owned).into());
-        for filter in [all, some, kind, several] {
+        let mut of_key = some.clone();
+        of_key.deliveries.limit_key = Some(LimitKey::new("cus_1"));
+        // An earlier version expects a text, so it refuses the filter.
+        let stored: Value = serde_json::from_str(&of_key.to_stored()).expect("JSON");
+        assert!(stored["destination"].as_str().is_none());
+        // It matches nothing, and is not to become one of all deliveries.
+        let mut of_no_destination = of_key.clone();
+        of_no_destination.deliveries.destination_id = None;
+        for filter in [all, some, kind, several, of_key, of_no_destination] {
             assert_eq!(ReplayFilter::from_stored(&filter.to_stored()).as_ref(), Some(&filter));
         }
         assert_eq!(ReplayFilter::from_stored("{}"), None);

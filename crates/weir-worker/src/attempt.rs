@@ -12,11 +12,12 @@ use std::{
 
 use metrics::counter;
 use weir_core::{
-    AttemptId, Clock, Destination, Timestamp,
+    AttemptId, Clock, Destination, DestinationId, Timestamp,
     adaptive::Sample,
     claim::{Claim, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome},
     event::EventBody,
+    limit_key::budget_as_destination,
     outcome::{self, Circumstances, Decision, Effect, Failure, HoldReason, Refusal, RequestedHold, Verdict},
     signing::Message,
 };
@@ -94,6 +95,12 @@ impl FinishedAttempt {
         let is_refused = self.refusal.is_some() || matches!(self.effect, Effect::Hold(_));
         let is_answered = attempt.status_code.is_some() && !is_refused;
         Settled { id: self.permit, answered: attempt.sent_at.filter(|_| is_answered) }
+    }
+
+    /// What the queue holds: the destination or, where it has limit keys, the budget that all of them share.
+    pub(crate) fn held_id(&self) -> DestinationId {
+        let Destination { id, keyed_at, .. } = *self.destination;
+        if keyed_at.is_some() { budget_as_destination(id) } else { id }
     }
 
     /// The hold that its answer asks for: until when, and when the send started. Of two the later one counts.

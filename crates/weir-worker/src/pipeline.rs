@@ -287,7 +287,7 @@ impl Pipeline<'_> {
             let began = self.worker.clock.now();
             // Take a place. Without one the permit waits, or goes back if the attempts of its destination take long.
             let tenant = &ready.target.destination.settings.tenant;
-            match self.worker.places.take(ready.permit.id.destination_id, tenant, began) {
+            match self.worker.places.take(ready.target.destination.id, tenant, began) {
                 Ok(place) => self.start(ready, place),
                 Err(NoPlace::Wait) => without_place.push(ready),
                 Err(NoPlace::Crowded) => {

@@ -71,7 +71,7 @@ impl Targets {
             match &permit.delivery.destination {
                 // Permits may arrive out of the order of their claims, so older settings do not replace newer ones.
                 Some(destination) => self.refresh(destination, |known, other| known < other),
-                None => unknown.push(permit.id.destination_id),
+                None => unknown.push(permit.delivery.claim.destination_id),
             }
         }
         unknown.sort_unstable();
@@ -85,7 +85,7 @@ impl Targets {
                 }
             }
         }
-        Ok(permits.iter().map(|permit| self.compiled.get(&permit.id.destination_id).cloned()).collect())
+        Ok(permits.iter().map(|permit| self.compiled.get(&permit.delivery.claim.destination_id).cloned()).collect())
     }
 
     /// Compiles the destination if it is unknown, or if `replaces` says so for the edit times of the known and the

@@ -6,6 +6,7 @@ pub(crate) mod destinations;
 pub(crate) mod event_types;
 pub(crate) mod limit;
 pub(crate) mod limit_groups;
+pub(crate) mod limit_keys;
 pub(crate) mod time;
 pub(crate) mod watch;
 
@@ -22,6 +23,7 @@ use self::{
     destinations::DestinationCommand,
     event_types::EventTypeCommand,
     limit_groups::LimitGroupCommand,
+    limit_keys::LimitKeyCommand,
     time::PastTime,
     watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, SheddingArgs, SimulateArgs, StatusArgs},
 };
@@ -125,6 +127,9 @@ pub(crate) enum ApiCommand {
     /// List, show, create, edit and delete limit groups: budgets that several destinations share
     #[command(name = "limit-groups", alias = "limit-group")]
     LimitGroups(ApiArgs<LimitGroupCommand>),
+    /// List, pause and resume the limit keys of a destination, for example its customers
+    #[command(name = "limit-keys", alias = "limit-key")]
+    LimitKeys(ApiArgs<LimitKeyCommand>),
     /// Open the dashboard in a browser: the overview, or the page of a destination, delivery, event or replay
     Open(OpenArgs),
 }

@@ -25,6 +25,10 @@ fn about(topic: Topic) -> &'static str {
             "CPU time for each delivery, from POST to record, of a steady 2,000/s in batches of 20, spread evenly over the destinations. Each has \
              a limit that never binds. All share one receiver; events name their destination."
         }
+        Topic::Keys => {
+            "CPU time for each delivery, from POST to record, of a steady 1,000/s in batches of 20 at one destination with `key_limits`. The events \
+             have the keys in turn. The limits of the keys and of the destination never bind."
+        }
         Topic::FanOut => {
             "Batches of 100 events for 5 s. Each destination takes events of one type of its own, and the events have all types in turn, so that no              match is remembered."
         }

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use clap::{Args, ValueEnum};
 
 use super::{
-    SetUp, Topic, backlog, destinations, edit, fan_out, idle, latency, limits,
+    SetUp, Topic, backlog, destinations, edit, fan_out, idle, keys, latency, limits,
     machine::Machine,
     markdown, overload, picture,
     results::{Measured, Results, Section, write},
@@ -122,6 +122,7 @@ async fn measure(topic: Topic, rig: &Rig) -> anyhow::Result<Measured> {
         Topic::Throughput => Box::pin(throughput::measure(rig)).await,
         Topic::Latency => Box::pin(latency::measure(rig)).await,
         Topic::Destinations => Box::pin(destinations::measure(rig)).await,
+        Topic::Keys => Box::pin(keys::measure(rig)).await,
         Topic::FanOut => Box::pin(fan_out::measure(rig)).await,
         Topic::Backlog => Box::pin(backlog::measure(rig)).await,
         Topic::Idle => Box::pin(idle::measure(rig)).await,

@@ -28,7 +28,7 @@ const fn row(what: &'static str, topic: Topic, ids: &'static [&'static str], pic
     Row { what, topic, ids, pick }
 }
 
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 15] = [
     row("single posts, delivered (of the ceiling)", Topic::Throughput, &["single"], Pick::First),
     row("batches of 100, delivered (of the ceiling)", Topic::Throughput, &["batch"], Pick::First),
     row("POST to arrival at 500/s, p50", Topic::Latency, &["p50.500"], Pick::First),
@@ -40,6 +40,7 @@ const ROWS: [Row; 14] = [
         &["all.10000", "weir.10000"],
         Pick::First,
     ),
+    row("CPU for each delivery, 10,000 busy limit keys against one", Topic::Keys, &["many_against_one"], Pick::First),
     row("CPU for each delivery, 1,000,000 waiting", Topic::Backlog, &["all.1000000", "weir.1000000"], Pick::First),
     row("100,000 idle destinations, CPU in 10 s", Topic::Idle, &["cpu_all", "cpu"], Pick::First),
     row("100,000 idle destinations, resident memory", Topic::Idle, &["memory"], Pick::First),

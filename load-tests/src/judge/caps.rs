@@ -49,7 +49,7 @@ pub(crate) struct LimitJudgement {
 
 impl LimitJudgement {
     /// Combines two judgements: the worst of each figure.
-    fn combined_with(self, other: Self) -> Self {
+    pub(super) fn combined_with(self, other: Self) -> Self {
         let utilisation = [self.utilisation, other.utilisation].into_iter().flatten().reduce(f64::min);
         Self {
             worst_sliding: self.worst_sliding.max(other.worst_sliding),

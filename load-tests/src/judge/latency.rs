@@ -43,6 +43,41 @@ pub(super) fn histogram(recording: &Recording, reconciled: &Reconciled, group: u
     (!histogram.is_empty()).then_some(histogram)
 }
 
+/// For each stream the longest time from when an event was meant to be posted to its first arrival, at the slowest of its
+/// destinations; `None` if an event did not arrive.
+pub(super) fn streams_done(
+    recording: &Recording,
+    reconciled: &Reconciled,
+    breaches: &mut Vec<String>,
+) -> Vec<Option<f64>> {
+    let took = |number: u64| {
+        let event = recording.events.get(number as usize)?;
+        let is_for = |destination: &u32| match event.destination {
+            Some(only) => only == *destination,
+            None => event.groups.contains(&recording.destinations[*destination as usize].group),
+        };
+        let seen = |destination: u32| reconciled.seen[destination as usize].get(&number);
+        let destinations = (0..recording.destinations.len() as u32).filter(is_for);
+        let firsts = destinations.map(|destination| seen(destination).map(|seen| seen.first));
+        firsts.collect::<Option<Vec<_>>>()?.into_iter().max().map(|last| last.since(event.meant))
+    };
+    let mut done = Vec::new();
+    for (number, stream) in recording.streams.iter().enumerate() {
+        let events = stream.first..stream.first + stream.count;
+        let longest = events.map(took).collect::<Option<Vec<_>>>().and_then(|took| took.into_iter().max());
+        let longest = longest.map(|longest| longest.as_secs_f64());
+        if let Some(most) = stream.done_within_s
+            && longest.is_none_or(|longest| longest > most)
+        {
+            let shown = super::shown(longest);
+            breaches
+                .push(format!("publish {}: the last event took {shown} s, where {most} s was expected", number + 1));
+        }
+        done.push(longest);
+    }
+    done
+}
+
 /// Jain's index over the destinations' arrivals, each divided by the rate that its limits allow. Only the time in which
 /// all had a backlog counts: it ends with the last arrival at the destination that finished first. 1 means equal
 /// shares, 1/n that one destination got everything. `None` for a single destination, and when a destination got almost

@@ -15,7 +15,7 @@ use super::{
     latency::jain,
 };
 use crate::{
-    recording::{Destination, Home, LimitGroup, Recording},
+    recording::{CallOutcome, Destination, Home, LimitGroup, Recording},
     run::SLACK,
 };
 
@@ -29,6 +29,15 @@ pub(crate) struct SharedJudgement {
     /// The destinations that have been in it.
     pub(crate) members: u64,
     pub(crate) arrivals: u64,
+    /// The calls of callers outside Weir. They count under the limits as sends do.
+    #[serde(default)]
+    pub(crate) calls: u64,
+    /// Slots that were not used, because the caller came too late.
+    #[serde(default)]
+    pub(crate) too_late: u64,
+    /// Reservations without a slot in the time that the caller waited.
+    #[serde(default)]
+    pub(crate) without_slot: u64,
     pub(crate) limits: Vec<LimitJudgement>,
     /// Of the sends ÷ weights of its members while all had a backlog; `None` with less than two, and with moves.
     pub(crate) shares: Option<Shares>,
@@ -73,10 +82,17 @@ pub(crate) fn judge(recording: &Recording, breaches: &mut Vec<String>) -> Vec<Sh
             breaches.push(format!("{name}: a member is {farthest} from its share, where {most} was expected"));
         }
         let was_member = |member: &&Destination| member.homes.iter().any(|home| home.limit_group == Some(number));
+        let calls = |outcome| {
+            let of = recording.calls.iter().filter(|call| call.limit_group == number && call.outcome == outcome);
+            of.count() as u64
+        };
         SharedJudgement {
             name: group.name.clone(),
             members: recording.destinations.iter().filter(was_member).count() as u64,
-            arrivals: arrivals.len() as u64,
+            arrivals: (arrivals.len() - recording.calls_of(number).count()) as u64,
+            calls: calls(CallOutcome::Made),
+            too_late: calls(CallOutcome::TooLate),
+            without_slot: calls(CallOutcome::NoSlot),
             limits,
             shares,
         }
@@ -155,30 +171,39 @@ fn arrivals_of(recording: &Recording, homes: &[Vec<Option<usize>>], group: usize
     let at_home = recording.arrivals.iter().zip(homes).flat_map(|(arrivals, homes)| arrivals.iter().zip(homes));
     let mut arrivals: Vec<_> =
         at_home.filter(|(_, home)| **home == Some(group)).map(|(arrival, _)| Arrived::of(recording, arrival)).collect();
+    // A call starts in this process, so no stall makes it late.
+    arrivals.extend(recording.calls_of(group).map(|call| Arrived { at: call.at, earliest: call.at, cost: 1 }));
     arrivals.sort_by_key(|arrival| arrival.at);
     arrivals
 }
 
-/// The shares of the members while all had a backlog: from the latest first arrival to the earliest last one.
+/// The shares of the members while all had a backlog: from the latest first arrival to the earliest last one. All callers
+/// together are one more member with weight 1.
 fn shares(recording: &Recording, group: usize) -> Option<Shares> {
-    let numbered = recording.destinations.iter().zip(&recording.arrivals);
     let was_member = |of: &Destination| of.homes.iter().any(|home| home.limit_group == Some(group));
-    let members: Vec<_> = numbered.filter(|(of, _)| was_member(of)).collect();
-    if members.len() < 2 || members.iter().any(|(of, _)| of.homes.len() > 1) {
+    let mut members: Vec<(f64, Vec<Timestamp>)> = Vec::new();
+    for (of, arrivals) in recording.destinations.iter().zip(&recording.arrivals).filter(|(of, _)| was_member(of)) {
+        if of.homes.len() > 1 {
+            return None;
+        }
+        members.push((f64::from(of.weight), arrivals.iter().map(|arrival| arrival.at).collect()));
+    }
+    let calls: Vec<Timestamp> = recording.calls_of(group).map(|call| call.at).collect();
+    if recording.calls.iter().any(|call| call.limit_group == group) {
+        members.push((1.0, calls));
+    }
+    if members.len() < 2 {
         return None;
     }
-    let first = |arrivals: &[crate::recording::Arrival]| arrivals.first().map(|arrival| arrival.at);
-    let last = |arrivals: &[crate::recording::Arrival]| arrivals.last().map(|arrival| arrival.at);
-    let from: Timestamp = members.iter().map(|(_, arrivals)| first(arrivals)).max()??;
-    let until: Timestamp = members.iter().map(|(_, arrivals)| last(arrivals)).min()??;
-    let per_weight = |(of, arrivals): &(&Destination, &Vec<crate::recording::Arrival>)| {
-        let count = arrivals.iter().filter(|arrival| from <= arrival.at && arrival.at <= until).count();
-        count as f64 / f64::from(of.weight)
+    let from = *members.iter().map(|(_, sends)| sends.first()).max()??;
+    let until = *members.iter().map(|(_, sends)| sends.last()).min()??;
+    let per_weight = |(weight, sends): &(f64, Vec<Timestamp>)| {
+        sends.iter().filter(|at| (from..=until).contains(at)).count() as f64 / weight
     };
     let of_members: Vec<f64> = members.iter().map(per_weight).collect();
-    let weights: u32 = members.iter().map(|(of, _)| of.weight).sum();
-    let total: f64 = members.iter().zip(&of_members).map(|((of, _), each)| each * f64::from(of.weight)).sum();
-    let fair = total / f64::from(weights);
+    let weights: f64 = members.iter().map(|(weight, _)| weight).sum();
+    let total: f64 = members.iter().zip(&of_members).map(|((weight, _), each)| each * weight).sum();
+    let fair = total / weights;
     let farthest = of_members.iter().map(|each| (each / fair - 1.0).abs()).fold(0.0, f64::max);
     (total > 0.0).then(|| Shares { fairness: jain(&of_members), farthest })
 }

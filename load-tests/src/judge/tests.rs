@@ -34,6 +34,7 @@ fn arrival(number: u64, ms: i64) -> Arrival {
     Arrival {
         destination: 0,
         event: number,
+        limit_key: None,
         id: Some(id(number)),
         at: at(ms),
         stalled: Duration::ZERO,

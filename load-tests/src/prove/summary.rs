@@ -2,7 +2,11 @@
 
 use std::fmt::{self, Write};
 
-use crate::judge::{GroupJudgement, Judgement, caps::LimitJudgement, shared::Shares};
+use crate::judge::{
+    GroupJudgement, Judgement,
+    caps::LimitJudgement,
+    shared::{SharedJudgement, Shares},
+};
 
 /// The verdict with its figures, a line for each limit and group, and every breach.
 pub(super) fn of(scenario: &str, judgement: &Judgement) -> String {
@@ -23,13 +27,28 @@ fn write_run(out: &mut String, scenario: &str, judgement: &Judgement) -> fmt::Re
     )?;
     for group in &judgement.groups {
         write_limits(out, &group.title(), &group.limits)?;
+        write_limits(out, &group.title_of_keys(), &group.key_limits)?;
         write_speed(out, group)?;
     }
     for group in &judgement.limit_groups {
         write_limits(out, &group.title(), &group.limits)?;
+        let SharedJudgement { calls, too_late, without_slot, .. } = group;
+        if calls + too_late + without_slot > 0 {
+            let title = group.title();
+            writeln!(
+                out,
+                "          {title:<16} {calls} calls of callers, {too_late} came too late, {without_slot} had no slot in time"
+            )?;
+        }
         if let Some(shares) = group.shares {
             let (title, Shares { fairness, farthest }) = (group.title(), shares);
             writeln!(out, "          {title:<16} fairness {fairness:.4}  farthest from its share {farthest:.3}")?;
+        }
+    }
+    if judgement.streams_done_s.len() > 1 {
+        for (number, done) in judgement.streams_done_s.iter().enumerate() {
+            let done = done.map_or("not all arrived".to_owned(), |s| format!("all arrived within {s:.2} s"));
+            writeln!(out, "          publish {:<8} {done}", number + 1)?;
         }
     }
     judgement.breaches.iter().try_for_each(|breach| writeln!(out, "  breach: {breach}"))

@@ -19,7 +19,7 @@ use super::api::Api;
 use crate::{
     client::Connection,
     clock::{Timeline, now},
-    figures::data,
+    figures::{data, keyed_data},
     recording::{Event, Outcome},
     scenario::{Publish, seconds},
 };
@@ -179,7 +179,9 @@ impl Stream {
     }
 
     fn event(&self, number: u64) -> String {
-        let mut event = format!(r#"{{"type":"{}","data":{}"#, self.event_type, data(number));
+        let limit_key = self.limit_key(number);
+        let data = limit_key.as_deref().map_or_else(|| data(number), |key| keyed_data(number, key));
+        let mut event = format!(r#"{{"type":"{}","data":{data}"#, self.event_type);
         let mut add = |name: &str, value: String| event += &format!(r#","{name}":{value}"#);
         if let Some((id, _)) = self.destination(number) {
             add("destinations", format!(r#"["{id}"]"#));
@@ -191,6 +193,9 @@ impl Stream {
             let name = if self.publish.ordering_keys.is_some() { "ordering_key" } else { "coalesce_key" };
             add(name, format!(r#""key-{key}""#));
         }
+        if let Some(key) = limit_key.filter(|_| self.publish.names_limit_key) {
+            add("limit_key", format!(r#""{key}""#));
+        }
         if !self.publish.costs.is_empty() {
             add("cost", self.cost(number).to_string());
         }
@@ -200,6 +205,11 @@ impl Stream {
     fn key(&self, number: u64) -> Option<u32> {
         let keys = self.publish.ordering_keys.or(self.publish.coalesce_keys)?;
         Some(((number - self.first) % u64::from(keys.max(1))) as u32)
+    }
+
+    fn limit_key(&self, number: u64) -> Option<String> {
+        let keys = u64::from(self.publish.limit_keys?);
+        Some(format!("{}-{}", self.publish.key_prefix, (number - self.first) % keys))
     }
 
     fn cost(&self, number: u64) -> u32 {
@@ -288,6 +298,15 @@ mod tests {
         assert_eq!(event["destinations"][0], "dst_2");
         assert_eq!((&event["idempotency_key"], &event["ordering_key"]), (&"run-103".into(), &"key-1".into()));
         assert_eq!(event["data"]["n"], 103);
+    }
+
+    #[test]
+    fn a_limit_key_is_in_the_data_and_named_only_if_asked() {
+        let event = |toml: &str| serde_json::from_str::<serde_json::Value>(&stream(toml).event(104)).unwrap();
+        let found = event("per_s = 1\nlimit_keys = 3");
+        assert_eq!((&found["data"]["key"], found.get("limit_key")), (&"key-1".into(), None));
+        let named = event("per_s = 1\nlimit_keys = 3\nkey_prefix = \"cus\"\nnames_limit_key = true");
+        assert_eq!((&named["data"]["key"], &named["limit_key"]), (&"cus-1".into(), &"cus-1".into()));
     }
 
     #[test]

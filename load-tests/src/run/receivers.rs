@@ -9,6 +9,7 @@ mod behaviors;
 mod timestamped;
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     net::SocketAddr,
     sync::{
@@ -55,6 +56,8 @@ pub(crate) struct Receivers {
 pub(crate) struct Arrivals {
     timeline: Timeline,
     kept: Mutex<Vec<Arrival>>,
+    /// The numbers of the limit keys, in the order of their first arrivals.
+    limit_keys: Mutex<HashMap<String, u32>>,
     successes: AtomicU64,
     stalls: Mutex<Vec<Stall>>,
     thread: Handle,
@@ -75,6 +78,7 @@ impl Arrivals {
         let arrivals = Arc::new(Self {
             timeline,
             kept: Mutex::default(),
+            limit_keys: Mutex::default(),
             successes: AtomicU64::new(0),
             stalls: Mutex::default(),
             thread: runtime.handle().clone(),
@@ -102,6 +106,23 @@ impl Arrivals {
         }
         arrivals.sort_by_key(|arrival| arrival.at);
         arrivals
+    }
+
+    /// The limit keys by their numbers.
+    pub(crate) fn limit_keys(&self) -> Vec<String> {
+        let mut numbered: Vec<_> = self.limit_keys.lock().clone().into_iter().collect();
+        numbered.sort_by_key(|(_, number)| *number);
+        numbered.into_iter().map(|(key, _)| key).collect()
+    }
+
+    fn number_of(&self, limit_key: &str) -> u32 {
+        let mut numbers = self.limit_keys.lock();
+        if let Some(number) = numbers.get(limit_key) {
+            return *number;
+        }
+        let next = numbers.len() as u32;
+        numbers.insert(limit_key.to_owned(), next);
+        next
     }
 
     fn keep(&self, arrival: Arrival) -> usize {
@@ -251,7 +272,9 @@ impl ConnectionHandler {
         let arrivals = &self.arrivals;
         // Keep the arrival before the answer, which may come late or never.
         let at = arrivals.timeline.at(at);
-        let number = arrivals.keep(Arrival { destination, event, id, at, stalled: Duration::ZERO, answered: None });
+        let limit_key = limit_key_in(&body).map(|key| arrivals.number_of(key));
+        let kept = Arrival { destination, event, limit_key, id, at, stalled: Duration::ZERO, answered: None };
+        let number = arrivals.keep(kept);
         // Answer as the behaviour says at this moment.
         let behavior = *self.behaviors.borrow();
         let Answer { after, status, retry_after_s, drip } =
@@ -277,10 +300,23 @@ impl ConnectionHandler {
 
 /// The number that [`crate::figures::data`] put into an event.
 pub(crate) fn number_in(body: &[u8]) -> Option<u64> {
-    const MARK: &[u8] = br#""data":{"n":"#;
-    let after = body.windows(MARK.len()).position(|window| window == MARK)? + MARK.len();
-    let digits = body[after..].iter().take_while(|byte| byte.is_ascii_digit());
+    let digits = after_mark(body)?.iter().take_while(|byte| byte.is_ascii_digit());
     Some(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+}
+
+/// The limit key that [`crate::figures::keyed_data`] put behind the number.
+fn limit_key_in(body: &[u8]) -> Option<&str> {
+    let after = after_mark(body)?;
+    let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let key = after[digits..].strip_prefix(br#","key":""#)?;
+    std::str::from_utf8(&key[..key.iter().position(|byte| *byte == b'"')?]).ok()
+}
+
+/// What follows where the number begins.
+fn after_mark(body: &[u8]) -> Option<&[u8]> {
+    const MARK: &[u8] = br#""data":{"n":"#;
+    let begin = body.windows(MARK.len()).position(|window| window == MARK)?;
+    Some(&body[begin + MARK.len()..])
 }
 
 #[cfg(test)]
@@ -329,6 +365,14 @@ mod tests {
             tokio::time::sleep(BEAT).await;
         }
         assert_eq!(arrivals.count(), 1);
+    }
+
+    #[test]
+    fn the_limit_key_of_an_event_is_read_from_its_data() {
+        let body = |data: String| format!(r#"{{"id":"evt_1","data":{data}}}"#);
+        let keyed = body(crate::figures::keyed_data(12, "cus-3"));
+        assert_eq!((number_in(keyed.as_bytes()), limit_key_in(keyed.as_bytes())), (Some(12), Some("cus-3")));
+        assert_eq!(limit_key_in(body(data(12)).as_bytes()), None);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::{Ids, Target, api::Api, fleet::Fleet, receivers::Receivers};
 use crate::{
     clock::{Timeline, now},
-    recording::{Fault, Home, LimitChange, Mark, Pause, Recording},
-    scenario::{Action, ReceiverBehavior, Step, limits_in, seconds},
+    recording::{Fault, Home, KeyLimitChange, LimitChange, Mark, Pause, Recording},
+    scenario::{Action, ReceiverBehavior, Step, key_limits_in, limits_in, merge, seconds},
 };
 
 /// Everything that the steps act on.
@@ -125,6 +125,13 @@ impl StepRunner<'_> {
             if let Some(limits) = limits.clone() {
                 let change = LimitChange { sent, answered: self.timeline.now(), limits };
                 self.recording.destinations[number].limits.push(change);
+            }
+            if settings.get("key_limits").is_some() {
+                let changes = &mut self.recording.destinations[number].key_limits;
+                let mut settings_now = changes.last().map_or_else(|| json!({}), |change| change.settings.clone());
+                merge(&mut settings_now, settings);
+                let limits = key_limits_in(&settings_now)?.unwrap_or_default();
+                changes.push(KeyLimitChange { sent, answered: self.timeline.now(), settings: settings_now, limits });
             }
         }
         Ok(())

@@ -1,14 +1,10 @@
 //! Groups of destinations, and what is expected of them.
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_core::{
-    Period, RateLimit, RateLimits,
-    limit::{Shape, Unit},
-};
 
-use super::{ReceiverBehavior, one};
+use super::{ReceiverBehavior, key_limits_in, limits_in, one};
 
 /// Destinations with the same settings and expectations.
 #[derive(Debug, Clone, Deserialize)]
@@ -71,29 +67,7 @@ impl Default for Expect {
 impl Group {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(self.count >= 1, "count must be at least 1");
-        limits_in(&self.settings).map(drop)
+        limits_in(&self.settings)?;
+        key_limits_in(&self.settings).map(drop)
     }
-}
-
-/// The limits in the settings; `None` when the settings have no `rate_limits`.
-pub(crate) fn limits_in(settings: &Value) -> anyhow::Result<Option<RateLimits>> {
-    let Some(limits) = settings.get("rate_limits") else { return Ok(None) };
-    let limits = limits.as_array().context("rate_limits must be an array")?;
-    let parse = |limit: &Value| {
-        let number = |name: &str| u32::try_from(limit.get(name)?.as_u64()?).ok();
-        let period = match number("window_s") {
-            Some(seconds) => Period::from_seconds(seconds)?,
-            None => Period::parse(limit.get("period")?.as_str()?)?,
-        };
-        let text = |name: &str| limit.get(name).and_then(Value::as_str);
-        let parsed = RateLimit::with_burst(number("limit")?, period, number("burst").unwrap_or(1))?;
-        let shaped = parsed.with_shape(text("shape").map_or(Some(Shape::Even), Shape::parse)?)?;
-        match text("unit").map_or(Some(Unit::Request), Unit::parse)? {
-            Unit::Request => Some(shaped),
-            Unit::Cost => shaped.in_costs(),
-        }
-    };
-    let limits: Option<Vec<RateLimit>> = limits.iter().map(parse).collect();
-    let limits = limits.context("rate_limits: each is a limit of 1 to 1000000 and a period")?;
-    Ok(Some(RateLimits::new(limits).context("rate_limits")?))
 }

@@ -36,6 +36,16 @@ pub(crate) struct Publish {
     pub(crate) persistent: bool,
     pub(crate) ordering_keys: Option<u32>,
     pub(crate) coalesce_keys: Option<u32>,
+    /// This many limit keys in turn, `key-0`, `key-1`, …. They are in the data, at `/key`.
+    pub(crate) limit_keys: Option<u32>,
+    /// What the limit keys begin with.
+    #[serde(default = "key_prefix")]
+    pub(crate) key_prefix: String,
+    /// Events name their limit key themselves, too.
+    #[serde(default)]
+    pub(crate) names_limit_key: bool,
+    /// Every event has arrived so long after it was meant to be posted.
+    pub(crate) done_within_s: Option<f64>,
     /// The costs of the events, in turn.
     #[serde(default)]
     pub(crate) costs: Vec<NonZeroU32>,
@@ -54,6 +64,10 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     })
 }
 
+fn key_prefix() -> String {
+    "key".to_owned()
+}
+
 fn connections() -> u32 {
     16
 }
@@ -66,6 +80,9 @@ impl Publish {
         ensure!(self.per_s.is_none_or(|rate| rate > 0.0 && rate <= 1e6), "per_s must be above 0 and at most 1000000");
         ensure!(self.overload.is_none_or(|times| (1.0..=10.0).contains(&times)), "overload must be 1 to 10");
         ensure!((1..=1_000).contains(&self.batch), "batch must be 1 to 1000");
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        ensure!(self.key_prefix.chars().all(is_plain), "key_prefix must be letters, digits and _");
+        ensure!(self.limit_keys != Some(0), "limit_keys must be at least 1");
         ensure!(self.connections >= 1, "connections must be at least 1");
         let (from_s, until_s) = (self.from_s, self.until_s.unwrap_or(publish_s));
         ensure!(

@@ -41,6 +41,7 @@ from .types import (
     LimitGroupOverview,
     LimitGroupReplacement,
     LimitGroupRow,
+    LimitKeyList,
     ListCount,
     Me,
     NewDestination,
@@ -235,6 +236,7 @@ class Events(_Resource):
         ttl_s: int | None = None,
         coalesce_key: str | None = None,
         ordering_key: str | None = None,
+        limit_key: str | None = None,
         cost: int | None = None,
     ) -> AcceptedEvent:
         """Posts an event. Without an `idempotency_key` one is made, so that retries store it once."""
@@ -246,6 +248,7 @@ class Events(_Resource):
             "ttl_s": ttl_s,
             "coalesce_key": coalesce_key,
             "ordering_key": ordering_key,
+            "limit_key": limit_key,
             "cost": cost,
         }
         body = {"type": type, "data": data, **given(event)}
@@ -488,6 +491,30 @@ class Destinations(_Resource):
         """Ends a hold before its end. A wait that the receiver has asked for stays."""
         return cast(Destination, await self._call("DELETE", "/v1/destinations/{id}/hold", {"id": id}))
 
+    async def limit_keys(
+        self,
+        id: str,
+        *,
+        sort: Literal["backlog", "use"] | None = None,
+        q: str | None = None,
+        limit: int | None = None,
+    ) -> LimitKeyList:
+        """The limit keys that wait or have an override, with what each may send."""
+        query = {"sort": sort, "q": q, "limit": limit}
+        return cast(LimitKeyList, await self._call("GET", "/v1/destinations/{id}/keys", {"id": id}, query=query))
+
+    async def pause_key(self, id: str, key: str, *, if_match: str | None = None) -> Destination:
+        """Sends nothing of this limit key; its events wait."""
+        parts, headers = {"id": id, "key": key}, given({"if-match": if_match})
+        answer = await self._call("POST", "/v1/destinations/{id}/keys/{key}/pause", parts, headers=headers)
+        return cast(Destination, answer)
+
+    async def resume_key(self, id: str, key: str, *, if_match: str | None = None) -> Destination:
+        """Sends a paused limit key again."""
+        parts, headers = {"id": id, "key": key}, given({"if-match": if_match})
+        answer = await self._call("POST", "/v1/destinations/{id}/keys/{key}/resume", parts, headers=headers)
+        return cast(Destination, answer)
+
     async def test(self, id: str) -> DeliveryDetail:
         """Sends a test event, and returns its delivery."""
         return cast(DeliveryDetail, await self._call("POST", "/v1/destinations/{id}/test", {"id": id}, **once()))
@@ -532,6 +559,7 @@ class Deliveries(_Resource):
         tenant: str | None = None,
         event_type: str | None = None,
         error: str | None = None,
+        limit_key: str | None = None,
         from_: Time | None = None,
         to: Time | None = None,
         order: Literal["newest", "oldest"] | None = None,
@@ -543,6 +571,7 @@ class Deliveries(_Resource):
             "tenant": tenant,
             "event_type": event_type,
             "error": error,
+            "limit_key": limit_key,
             "from": time_text(from_),
             "to": time_text(to),
             "order": order,
@@ -558,6 +587,7 @@ class Deliveries(_Resource):
         tenant: str | None = None,
         event_type: str | None = None,
         error: str | None = None,
+        limit_key: str | None = None,
         from_: Time | None = None,
         to: Time | None = None,
     ) -> ListCount:
@@ -569,6 +599,7 @@ class Deliveries(_Resource):
             "tenant": tenant,
             "event_type": event_type,
             "error": error,
+            "limit_key": limit_key,
             "from": time_text(from_),
             "to": time_text(to),
             "count": True,

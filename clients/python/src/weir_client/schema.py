@@ -404,6 +404,9 @@ class Event(TypedDict):
 
     id: str
     idempotency_key: str | None
+    limit_key: NotRequired[str]
+    """The limit key that the event names itself; its SHA-256 if it is longer than 128 bytes."""
+
     ordering_key: NotRequired[str]
     tenant: str
     type: str
@@ -666,6 +669,23 @@ class LimitGroupMember(TypedDict):
     """The part of the group's rate that it uses, 0 to 1; null if unlimited."""
 
     weight: int
+
+
+LimitKey: TypeAlias = str
+"""
+A limit key: at most 2048 characters, without control characters. One of more than 128 bytes counts as its SHA-256 in
+hexadecimal. `""`: the events without a key.
+"""
+
+
+LimitKeyOrder: TypeAlias = Literal['backlog', 'use']
+"""
+`backlog`: the longest backlog first. `use`: the most sends of the last minute first, among the thousand keys with
+the longest backlogs and those with overrides.
+"""
+
+
+LimitKeyPointer: TypeAlias = str
 
 
 LimitUnit: TypeAlias = Literal['request', 'cost']
@@ -1702,6 +1722,9 @@ class Delivery(TypedDict):
     last_status_code: int | None
     """The HTTP status of the last attempt."""
 
+    limit_key: NotRequired[str]
+    """Its limit key; absent where the destination had no limit keys when the event came. `""`: the event has no key."""
+
     next_attempt_at: str | None
     """
     The due time of a waiting delivery, not before the end of a hold that its destination has asked for. Null while
@@ -1847,6 +1870,7 @@ class EventRequest(TypedDict):
     """Deliver to these destinations instead of all destinations of the tenant whose `event_types` match."""
 
     idempotency_key: NotRequired[IdempotencyKey | None]
+    limit_key: NotRequired[LimitKey | None]
     ordering_key: NotRequired[EventKey | None]
     tenant: NotRequired[Tenant | None]
     ttl_s: NotRequired[int | None]
@@ -2034,6 +2058,7 @@ class PurgeRequest(TypedDict):
 
     before: NotRequired[Time | None]
     event_type: NotRequired[EventPattern | None]
+    limit_key: NotRequired[LimitKey | None]
     states: NotRequired[list[WaitingState] | None]
     """`pending`, `retrying` or both."""
 
@@ -2136,6 +2161,7 @@ ReplayRequest = TypedDict(
         'error': NotRequired[AttemptError | None],
         'event_type': NotRequired[EventPattern | None],
         'from': NotRequired[Time | None],
+        'limit_key': NotRequired[LimitKey | None],
         'states': NotRequired[list[ReplayableState] | None],
         'tenant': NotRequired[Tenant | None],
         'to': NotRequired[Time | None],
@@ -2411,263 +2437,6 @@ class DeliveryList(ListDelivery):
     count: NotRequired[ListCount | None]
 
 
-class DestinationPatch(TypedDict):
-    """
-    A JSON merge patch: only the given fields change, and `null` restores the default.
-    """
-
-    adaptive: NotRequired[AdaptiveRequest | None]
-    alerts: NotRequired[Alerts | None]
-    body: NotRequired[BodyRequest | None]
-    breaker: NotRequired[BreakerRequest | None]
-    event_types: NotRequired[list[EventPattern] | None]
-    """Replaces the whole array."""
-
-    filter: NotRequired[DataFilter | None]
-    headers: NotRequired[dict[str, str | None]]
-    """Merged header by header; `null` removes a header, `***` keeps its value."""
-
-    limit_group: NotRequired[LimitGroupId | None]
-    max_in_flight: NotRequired[int | None]
-    """The maximum number of sends that are started and not yet settled at one time."""
-
-    min_interval_ms: NotRequired[int | None]
-    """`null` removes it. Takes effect within 100 ms, and counts from the last send."""
-
-    name: NotRequired[DestinationName | None]
-    ordered: NotRequired[bool | None]
-    """`false` releases the deliveries that wait for an earlier one, within seconds, and removes `skip_after_attempts`. `true` orders the events that are stored from then on."""
-
-    paused: NotRequired[bool | None]
-    """Takes effect within 100 ms."""
-
-    proxy: NotRequired[DestinationProxy | None]
-    rate_limits: NotRequired[list[RateLimitRequest] | None]
-    """Replaces the whole array. Takes effect within 100 ms and does not reset the windows."""
-
-    refusals_count: NotRequired[bool | None]
-    """
-    Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. If not, only
-    the age of a delivery bounds how often it is refused.
-    """
-
-    retry: NotRequired[RetryRequest | None]
-    secret: NotRequired[SigningSecret]
-    """Replaces the secret at once and ends a rotation that is in progress. Needs the role `admin`. Null only together with a `style` in `signature`: generates a secret that fits the style. Without it, an edit of the style keeps the secret, and is refused if the secret does not fit."""
-
-    signature: NotRequired[SignatureRequest | None]
-    skip_after_attempts: NotRequired[int | None]
-    """Sent together with `ordered: true`."""
-
-    tenant: NotRequired[AnyTenant | None]
-    timeout_ms: NotRequired[int | None]
-    """
-    Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
-    wait for a slot in between does not count.
-    """
-
-    tls: NotRequired[TlsRequest | None]
-    url: NotRequired[DestinationUrl]
-    """Must not be null. A URL with another origin removes the headers that this patch does not set."""
-
-    weight: NotRequired[int | None]
-    """Takes effect with the next sends."""
-
-
-class DestinationReplacement(TypedDict):
-    """
-    All settings of a destination; an omitted field gets its default, and the secret stays.
-    """
-
-    adaptive: NotRequired[AdaptiveRequest | None]
-    alerts: NotRequired[Alerts | None]
-    body: NotRequired[BodyRequest | None]
-    breaker: NotRequired[BreakerRequest | None]
-    event_types: NotRequired[list[EventPattern] | None]
-    """
-    Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
-    `*` only alerts, and by default all of them.
-    """
-
-    filter: NotRequired[DataFilter | None]
-    headers: NotRequired[Headers | None]
-    limit_group: NotRequired[LimitGroupId | None]
-    max_in_flight: NotRequired[int | None]
-    """The maximum number of sends that are started and not yet settled at one time."""
-
-    min_interval_ms: NotRequired[int | None]
-    """
-    The least time between the starts of two sends, exact, beside all limits: for receivers that refuse a
-    request that comes too soon after another. `null` is none.
-    """
-
-    ordered: NotRequired[bool | None]
-    """
-    Events with the same `ordering_key` are delivered one after the other, in the order in which they were
-    stored: the next event waits until the previous one is delivered or has ended otherwise. Events with other
-    keys or without a key do not wait.
-    """
-
-    paused: NotRequired[bool | None]
-    """Nothing is sent while the destination is paused; its deliveries wait."""
-
-    proxy: NotRequired[DestinationProxy | None]
-    rate_limits: NotRequired[list[RateLimitRequest] | None]
-    """At most one limit per period; `[]` means unlimited."""
-
-    refusals_count: NotRequired[bool | None]
-    """
-    Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. If not, only
-    the age of a delivery bounds how often it is refused.
-    """
-
-    retry: NotRequired[RetryRequest | None]
-    secret: NotRequired[SigningSecret | None]
-    signature: NotRequired[SignatureRequest | None]
-    skip_after_attempts: NotRequired[int | None]
-    """
-    Only with `ordered: true`. After this many failed attempts an event no longer blocks the later events of its
-    key. It is then retried outside the order. `null`: it blocks them until it has ended.
-    """
-
-    timeout_ms: NotRequired[int | None]
-    """
-    Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
-    wait for a slot in between does not count.
-    """
-
-    tls: NotRequired[TlsRequest | None]
-    url: DestinationUrl
-    weight: NotRequired[int | None]
-    """Its part of the group's rate beside the weights of the other members that have a backlog."""
-
-
-class DestinationRequest(TypedDict):
-    """
-    A new destination.
-    """
-
-    adaptive: NotRequired[AdaptiveRequest | None]
-    alerts: NotRequired[Alerts | None]
-    body: NotRequired[BodyRequest | None]
-    breaker: NotRequired[BreakerRequest | None]
-    event_types: NotRequired[list[EventPattern] | None]
-    """
-    Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
-    `*` only alerts, and by default all of them.
-    """
-
-    filter: NotRequired[DataFilter | None]
-    headers: NotRequired[Headers | None]
-    limit_group: NotRequired[LimitGroupId | None]
-    max_in_flight: NotRequired[int | None]
-    """The maximum number of sends that are started and not yet settled at one time."""
-
-    min_interval_ms: NotRequired[int | None]
-    """
-    The least time between the starts of two sends, exact, beside all limits: for receivers that refuse a
-    request that comes too soon after another. `null` is none.
-    """
-
-    name: NotRequired[DestinationName | None]
-    ordered: NotRequired[bool | None]
-    """
-    Events with the same `ordering_key` are delivered one after the other, in the order in which they were
-    stored: the next event waits until the previous one is delivered or has ended otherwise. Events with other
-    keys or without a key do not wait.
-    """
-
-    paused: NotRequired[bool | None]
-    """Nothing is sent while the destination is paused; its deliveries wait."""
-
-    proxy: NotRequired[DestinationProxy | None]
-    rate_limits: NotRequired[list[RateLimitRequest] | None]
-    """At most one limit per period; `[]` means unlimited."""
-
-    refusals_count: NotRequired[bool | None]
-    """
-    Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. If not, only
-    the age of a delivery bounds how often it is refused.
-    """
-
-    retry: NotRequired[RetryRequest | None]
-    secret: NotRequired[SigningSecret | None]
-    signature: NotRequired[SignatureRequest | None]
-    skip_after_attempts: NotRequired[int | None]
-    """
-    Only with `ordered: true`. After this many failed attempts an event no longer blocks the later events of its
-    key. It is then retried outside the order. `null`: it blocks them until it has ended.
-    """
-
-    tenant: NotRequired[AnyTenant | None]
-    timeout_ms: NotRequired[int | None]
-    """
-    Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
-    wait for a slot in between does not count.
-    """
-
-    tls: NotRequired[TlsRequest | None]
-    url: DestinationUrl
-    weight: NotRequired[int | None]
-    """Its part of the group's rate beside the weights of the other members that have a backlog."""
-
-
-class DestinationSettings(TypedDict):
-    """
-    The settings of a destination.
-    """
-
-    adaptive: Adaptive | None
-    alerts: Alerts
-    """The thresholds that override the thresholds of all destinations."""
-
-    body: Body
-    breaker: Breaker | None
-    event_types: list[str]
-    filter: dict[str, Any] | None
-    """Which events of these types it takes by their `data`; null: all."""
-
-    headers: dict[str, str]
-    """The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value."""
-
-    limit_group: str | None
-    """The budget that it shares with other destinations, beside its own limits; null: none."""
-
-    max_in_flight: int
-    min_interval_ms: int | None
-    """The least time between the starts of two sends; null: none."""
-
-    name: str
-    ordered: bool
-    """Events with the same `ordering_key` are delivered one after the other."""
-
-    paused: bool
-    proxy: str | None
-    """
-    Null: as the installation reaches it. `direct`: without the proxy of the installation. Otherwise the URL of its HTTP
-    proxy, with the password `***`.
-    """
-
-    rate_limits: list[RateLimit]
-    refusals_count: bool
-    """Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`."""
-
-    retry: Retry
-    signature: Signature
-    skip_after_attempts: int | None
-    """
-    After this many failed attempts an event no longer blocks the later events of its key. Null: it blocks them
-    until it has ended.
-    """
-
-    tenant: str
-    timeout_ms: int
-    tls: Tls | None
-    url: str
-    weight: int
-    """Its part of the group's rate beside the weights of the other members that have a backlog."""
-
-
 class Forecast(TypedDict):
     """
     How a destination would send its backlog.
@@ -2733,6 +2502,34 @@ class HistoryBucket(TypedDict):
 
     sends: int
     """Sends that started."""
+
+
+class KeyOverride(TypedDict):
+    """
+    What is different for one limit key; null: as for the others.
+    """
+
+    max_in_flight: int | None
+    paused: bool
+    """Nothing of this key is sent; its deliveries wait."""
+
+    rate_limits: list[RateLimit] | None
+    weight: int | None
+
+
+class KeyOverrideRequest(TypedDict):
+    """
+    What is different for one limit key. What is absent or null is as for the others.
+    """
+
+    max_in_flight: NotRequired[int | None]
+    paused: NotRequired[bool | None]
+    """Nothing of this key is sent; its deliveries wait."""
+
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """`[]`: no limits of its own."""
+
+    weight: NotRequired[int | None]
 
 
 class LimitChange(TypedDict):
@@ -2809,6 +2606,50 @@ class LimitGroupRequest(TypedDict):
     tenant: NotRequired[Tenant | None]
 
 
+class LimitKeyRow(TypedDict):
+    """
+    One limit key of a destination, with the limits that hold for it.
+    """
+
+    achieved_per_s: float
+    """The sends of the last minute, per second."""
+
+    binding: str | None
+    """
+    What bounds it: `paused`, `key` (its own limits) or `destination` (the limits that all keys share). Null if nothing
+    waits or nothing bounds it.
+    """
+
+    configured_per_s: float | None
+    """The rate that its own limits allow; null: it has none."""
+
+    drain_eta_s: float | None
+    """The estimated time until nothing of this key waits, without new events; null if nobody can say."""
+
+    is_overridden: bool
+    """Whether something is different for this key."""
+
+    key: str
+    """`""`: events without a key. A key of more than 128 bytes is its SHA-256."""
+
+    max_in_flight: int | None
+    """Null: as many as the destination may have."""
+
+    oldest_age_s: float | None
+    """The age of the delivery that has waited longest; null if none waits."""
+
+    paused: bool
+    rate_limits: list[RateLimit]
+    share_per_s: float | None
+    """
+    What it may send now: no more than its limits allow, and of the rate of the destination its part beside the other
+    keys that wait. Null if nothing bounds it or nothing waits; 0 while it is paused.
+    """
+
+    waiting: int
+    weight: int
+
+
 class LimitsOverrideRequest(TypedDict):
     """
     Limits for a while: one of `rate_limits` and `max_in_flight` at least, and either `for_s` or `until`.
@@ -2850,6 +2691,9 @@ class Override(TypedDict):
 
     reason: str
     until: str
+
+
+Overrides: TypeAlias = dict[str, KeyOverrideRequest | None]
 
 
 class Preview(Forecast):
@@ -2952,63 +2796,6 @@ class BriefDestination(TypedDict):
     url: str
 
 
-class Destination(DestinationSettings):
-    """
-    A destination.
-    """
-
-    adaptive_rate: AdaptiveRate | None
-    breaker_reason: str | None
-    """Why the breaker is not closed."""
-
-    breaker_state: BreakerState
-    """`open`: nothing is sent. `half_open`: one probe is sent at a time."""
-
-    created_at: str
-    held_reason: str | None
-    held_until: str | None
-    """No send starts before this instant: the destination sent `Retry-After` or `RateLimit`, or people hold it."""
-
-    hold: Hold | None
-    id: str
-    next_probe_at: str | None
-    """When an open breaker allows the next probe."""
-
-    override: Override | None
-    paused_reason: str | None
-    """Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows."""
-
-    previous_secret_valid_until: str | None
-    """Until when the secret before the last rotation also signs; null if only one secret signs."""
-
-    public_key: str | None
-    """The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret."""
-
-    public_key_hex: str | None
-    """The same key as the hex of its 32 bytes, as receivers of `discord` configure it."""
-
-    signature_format: SignatureFormat
-    tls_certificates: list[TlsCertificate]
-    """The certificates in `tls`, in words: the client certificate first."""
-
-    unknown_event_types: list[str]
-    """
-    Those of `event_types` that match no type of the catalogue of event types, perhaps by a slip. Empty while the
-    catalogue is.
-    """
-
-    updated_at: str
-    """Increases with every edit."""
-
-
-class HeldDestination(Destination):
-    """
-    A destination that is held.
-    """
-
-    replaced: Hold | None
-
-
 History = TypedDict(
     'History',
     {
@@ -3022,6 +2809,45 @@ History = TypedDict(
         'windows_left_out': list[Period],
     },
 )
+
+
+class KeyLimits(TypedDict):
+    """
+    The limits of each limit key of a destination. All keys share the limits of the destination.
+    """
+
+    key: str
+    """Where the key is in the `data` of an event, as a JSON pointer. A `limit_key` of the event wins."""
+
+    max_in_flight: int | None
+    """The most sends of one key in flight; null: as many as the destination may have."""
+
+    overrides: dict[str, KeyOverride]
+    """What is different for single keys. The key `""` is that of events without one."""
+
+    rate_limits: list[RateLimit]
+    """Of each key by itself. Empty: the keys only take turns."""
+
+    weight: int
+    """The part of each key in what the destination may send, beside the weights of the other keys with a backlog."""
+
+
+class KeyLimitsRequest(TypedDict):
+    """
+    A budget for each value of a limit key, for example for each customer, inside the limits of the destination, which
+    all keys share. Not together with `limit_group`, `adaptive` or `ordered`.
+    """
+
+    key: NotRequired[LimitKeyPointer | None]
+    max_in_flight: NotRequired[int | None]
+    """The most sends of one key in flight; `null`: as many as the destination may have."""
+
+    overrides: NotRequired[Overrides | None]
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """Of each key by itself. `[]`: the keys only take turns."""
+
+    weight: NotRequired[int | None]
+    """The part of each key in what the destination may send, beside the weights of the other keys with a backlog."""
 
 
 class LimitGroup(TypedDict):
@@ -3081,14 +2907,18 @@ class LimitGroupRow(LimitGroup):
     """The share of the rate that is used, 0 to 1; null if unlimited."""
 
 
-class ListDestination(TypedDict):
+class LimitKeyList(TypedDict):
     """
-    One page of a list.
+    The limit keys of a destination that wait or have an override.
     """
 
-    data: list[Destination]
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page."""
+    as_of: str
+    data: list[LimitKeyRow]
+    is_partial: bool
+    """
+    Only the 20,000 deliveries that are due first were looked at, and more wait: numbers may be too low, and keys may be
+    missing.
+    """
 
 
 class ListLimitGroupRow(TypedDict):
@@ -3099,14 +2929,6 @@ class ListLimitGroupRow(TypedDict):
     data: list[LimitGroupRow]
     next_cursor: str | None
     """The `cursor` of the next page; null on the last page."""
-
-
-class OverriddenDestination(Destination):
-    """
-    A destination whose limits are overridden.
-    """
-
-    replaced: Override | None
 
 
 class OverriddenLimitGroup(LimitGroup):
@@ -3196,15 +3018,6 @@ class Snapshot(TypedDict):
     """
 
 
-class CreatedDestination(Destination):
-    """
-    A newly created destination. Only this view of a destination shows the secret.
-    """
-
-    secret: str
-    """The secret that signs requests. Shown only here, by `GET /v1/destinations/{id}/secret` and by a rotation."""
-
-
 class DestinationOverview(OverviewRow):
     """
     The row of one destination, measured anew, and what explains it.
@@ -3223,6 +3036,267 @@ class DestinationOverview(OverviewRow):
 
     last_failure: LastFailure | None
     waits_for: WaitsFor | None
+
+
+class DestinationPatch(TypedDict):
+    """
+    A JSON merge patch: only the given fields change, and `null` restores the default.
+    """
+
+    adaptive: NotRequired[AdaptiveRequest | None]
+    alerts: NotRequired[Alerts | None]
+    body: NotRequired[BodyRequest | None]
+    breaker: NotRequired[BreakerRequest | None]
+    event_types: NotRequired[list[EventPattern] | None]
+    """Replaces the whole array."""
+
+    filter: NotRequired[DataFilter | None]
+    headers: NotRequired[dict[str, str | None]]
+    """Merged header by header; `null` removes a header, `***` keeps its value."""
+
+    key_limits: NotRequired[KeyLimitsRequest | None]
+    limit_group: NotRequired[LimitGroupId | None]
+    max_in_flight: NotRequired[int | None]
+    """The maximum number of sends that are started and not yet settled at one time."""
+
+    min_interval_ms: NotRequired[int | None]
+    """`null` removes it. Takes effect within 100 ms, and counts from the last send."""
+
+    name: NotRequired[DestinationName | None]
+    ordered: NotRequired[bool | None]
+    """`false` releases the deliveries that wait for an earlier one, within seconds, and removes `skip_after_attempts`. `true` orders the events that are stored from then on."""
+
+    paused: NotRequired[bool | None]
+    """Takes effect within 100 ms."""
+
+    proxy: NotRequired[DestinationProxy | None]
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """Replaces the whole array. Takes effect within 100 ms and does not reset the windows."""
+
+    refusals_count: NotRequired[bool | None]
+    """
+    Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. If not, only
+    the age of a delivery bounds how often it is refused.
+    """
+
+    retry: NotRequired[RetryRequest | None]
+    secret: NotRequired[SigningSecret]
+    """Replaces the secret at once and ends a rotation that is in progress. Needs the role `admin`. Null only together with a `style` in `signature`: generates a secret that fits the style. Without it, an edit of the style keeps the secret, and is refused if the secret does not fit."""
+
+    signature: NotRequired[SignatureRequest | None]
+    skip_after_attempts: NotRequired[int | None]
+    """Sent together with `ordered: true`."""
+
+    tenant: NotRequired[AnyTenant | None]
+    timeout_ms: NotRequired[int | None]
+    """
+    Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
+    wait for a slot in between does not count.
+    """
+
+    tls: NotRequired[TlsRequest | None]
+    url: NotRequired[DestinationUrl]
+    """Must not be null. A URL with another origin removes the headers that this patch does not set."""
+
+    weight: NotRequired[int | None]
+    """Takes effect with the next sends."""
+
+
+class DestinationReplacement(TypedDict):
+    """
+    All settings of a destination; an omitted field gets its default, and the secret stays.
+    """
+
+    adaptive: NotRequired[AdaptiveRequest | None]
+    alerts: NotRequired[Alerts | None]
+    body: NotRequired[BodyRequest | None]
+    breaker: NotRequired[BreakerRequest | None]
+    event_types: NotRequired[list[EventPattern] | None]
+    """
+    Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
+    `*` only alerts, and by default all of them.
+    """
+
+    filter: NotRequired[DataFilter | None]
+    headers: NotRequired[Headers | None]
+    key_limits: NotRequired[KeyLimitsRequest | None]
+    limit_group: NotRequired[LimitGroupId | None]
+    max_in_flight: NotRequired[int | None]
+    """The maximum number of sends that are started and not yet settled at one time."""
+
+    min_interval_ms: NotRequired[int | None]
+    """
+    The least time between the starts of two sends, exact, beside all limits: for receivers that refuse a
+    request that comes too soon after another. `null` is none.
+    """
+
+    ordered: NotRequired[bool | None]
+    """
+    Events with the same `ordering_key` are delivered one after the other, in the order in which they were
+    stored: the next event waits until the previous one is delivered or has ended otherwise. Events with other
+    keys or without a key do not wait.
+    """
+
+    paused: NotRequired[bool | None]
+    """Nothing is sent while the destination is paused; its deliveries wait."""
+
+    proxy: NotRequired[DestinationProxy | None]
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """At most one limit per period; `[]` means unlimited."""
+
+    refusals_count: NotRequired[bool | None]
+    """
+    Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. If not, only
+    the age of a delivery bounds how often it is refused.
+    """
+
+    retry: NotRequired[RetryRequest | None]
+    secret: NotRequired[SigningSecret | None]
+    signature: NotRequired[SignatureRequest | None]
+    skip_after_attempts: NotRequired[int | None]
+    """
+    Only with `ordered: true`. After this many failed attempts an event no longer blocks the later events of its
+    key. It is then retried outside the order. `null`: it blocks them until it has ended.
+    """
+
+    timeout_ms: NotRequired[int | None]
+    """
+    Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
+    wait for a slot in between does not count.
+    """
+
+    tls: NotRequired[TlsRequest | None]
+    url: DestinationUrl
+    weight: NotRequired[int | None]
+    """Its part of the group's rate beside the weights of the other members that have a backlog."""
+
+
+class DestinationRequest(TypedDict):
+    """
+    A new destination.
+    """
+
+    adaptive: NotRequired[AdaptiveRequest | None]
+    alerts: NotRequired[Alerts | None]
+    body: NotRequired[BodyRequest | None]
+    breaker: NotRequired[BreakerRequest | None]
+    event_types: NotRequired[list[EventPattern] | None]
+    """
+    Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
+    `*` only alerts, and by default all of them.
+    """
+
+    filter: NotRequired[DataFilter | None]
+    headers: NotRequired[Headers | None]
+    key_limits: NotRequired[KeyLimitsRequest | None]
+    limit_group: NotRequired[LimitGroupId | None]
+    max_in_flight: NotRequired[int | None]
+    """The maximum number of sends that are started and not yet settled at one time."""
+
+    min_interval_ms: NotRequired[int | None]
+    """
+    The least time between the starts of two sends, exact, beside all limits: for receivers that refuse a
+    request that comes too soon after another. `null` is none.
+    """
+
+    name: NotRequired[DestinationName | None]
+    ordered: NotRequired[bool | None]
+    """
+    Events with the same `ordering_key` are delivered one after the other, in the order in which they were
+    stored: the next event waits until the previous one is delivered or has ended otherwise. Events with other
+    keys or without a key do not wait.
+    """
+
+    paused: NotRequired[bool | None]
+    """Nothing is sent while the destination is paused; its deliveries wait."""
+
+    proxy: NotRequired[DestinationProxy | None]
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
+    """At most one limit per period; `[]` means unlimited."""
+
+    refusals_count: NotRequired[bool | None]
+    """
+    Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. If not, only
+    the age of a delivery bounds how often it is refused.
+    """
+
+    retry: NotRequired[RetryRequest | None]
+    secret: NotRequired[SigningSecret | None]
+    signature: NotRequired[SignatureRequest | None]
+    skip_after_attempts: NotRequired[int | None]
+    """
+    Only with `ordered: true`. After this many failed attempts an event no longer blocks the later events of its
+    key. It is then retried outside the order. `null`: it blocks them until it has ended.
+    """
+
+    tenant: NotRequired[AnyTenant | None]
+    timeout_ms: NotRequired[int | None]
+    """
+    Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
+    wait for a slot in between does not count.
+    """
+
+    tls: NotRequired[TlsRequest | None]
+    url: DestinationUrl
+    weight: NotRequired[int | None]
+    """Its part of the group's rate beside the weights of the other members that have a backlog."""
+
+
+class DestinationSettings(TypedDict):
+    """
+    The settings of a destination.
+    """
+
+    adaptive: Adaptive | None
+    alerts: Alerts
+    """The thresholds that override the thresholds of all destinations."""
+
+    body: Body
+    breaker: Breaker | None
+    event_types: list[str]
+    filter: dict[str, Any] | None
+    """Which events of these types it takes by their `data`; null: all."""
+
+    headers: dict[str, str]
+    """The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value."""
+
+    key_limits: KeyLimits | None
+    limit_group: str | None
+    """The budget that it shares with other destinations, beside its own limits; null: none."""
+
+    max_in_flight: int
+    min_interval_ms: int | None
+    """The least time between the starts of two sends; null: none."""
+
+    name: str
+    ordered: bool
+    """Events with the same `ordering_key` are delivered one after the other."""
+
+    paused: bool
+    proxy: str | None
+    """
+    Null: as the installation reaches it. `direct`: without the proxy of the installation. Otherwise the URL of its HTTP
+    proxy, with the password `***`.
+    """
+
+    rate_limits: list[RateLimit]
+    refusals_count: bool
+    """Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`."""
+
+    retry: Retry
+    signature: Signature
+    skip_after_attempts: int | None
+    """
+    After this many failed attempts an event no longer blocks the later events of its key. Null: it blocks them
+    until it has ended.
+    """
+
+    tenant: str
+    timeout_ms: int
+    tls: Tls | None
+    url: str
+    weight: int
+    """Its part of the group's rate beside the weights of the other members that have a backlog."""
 
 
 class HeldLimitGroup(LimitGroup):
@@ -3264,3 +3338,87 @@ class Overview(TypedDict):
 
     skipped: int
     totals: OverviewTotals
+
+
+class Destination(DestinationSettings):
+    """
+    A destination.
+    """
+
+    adaptive_rate: AdaptiveRate | None
+    breaker_reason: str | None
+    """Why the breaker is not closed."""
+
+    breaker_state: BreakerState
+    """`open`: nothing is sent. `half_open`: one probe is sent at a time."""
+
+    created_at: str
+    held_reason: str | None
+    held_until: str | None
+    """No send starts before this instant: the destination sent `Retry-After` or `RateLimit`, or people hold it."""
+
+    hold: Hold | None
+    id: str
+    next_probe_at: str | None
+    """When an open breaker allows the next probe."""
+
+    override: Override | None
+    paused_reason: str | None
+    """Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows."""
+
+    previous_secret_valid_until: str | None
+    """Until when the secret before the last rotation also signs; null if only one secret signs."""
+
+    public_key: str | None
+    """The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret."""
+
+    public_key_hex: str | None
+    """The same key as the hex of its 32 bytes, as receivers of `discord` configure it."""
+
+    signature_format: SignatureFormat
+    tls_certificates: list[TlsCertificate]
+    """The certificates in `tls`, in words: the client certificate first."""
+
+    unknown_event_types: list[str]
+    """
+    Those of `event_types` that match no type of the catalogue of event types, perhaps by a slip. Empty while the
+    catalogue is.
+    """
+
+    updated_at: str
+    """Increases with every edit."""
+
+
+class HeldDestination(Destination):
+    """
+    A destination that is held.
+    """
+
+    replaced: Hold | None
+
+
+class ListDestination(TypedDict):
+    """
+    One page of a list.
+    """
+
+    data: list[Destination]
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class OverriddenDestination(Destination):
+    """
+    A destination whose limits are overridden.
+    """
+
+    replaced: Override | None
+
+
+class CreatedDestination(Destination):
+    """
+    A newly created destination. Only this view of a destination shows the secret.
+    """
+
+    secret: str
+    """The secret that signs requests. Shown only here, by `GET /v1/destinations/{id}/secret` and by a rotation."""

@@ -13,15 +13,15 @@ pub(crate) struct Share {
     pub(crate) binds: bool,
 }
 
-/// What a member wants of the rate.
+/// What a member, or a limit key, wants of the rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Wish {
-    weight: f64,
-    per_s: f64,
+pub(crate) struct Wish {
+    pub(crate) weight: f64,
+    pub(crate) per_s: f64,
 }
 
 /// The parts of `rate`, in the order of the wishes.
-fn divide(rate: f64, wishes: &[Wish]) -> Vec<f64> {
+pub(crate) fn divide(rate: f64, wishes: &[Wish]) -> Vec<f64> {
     // Whoever wants least for its weight gets all it wants; the rest is divided again.
     let mut order: Vec<usize> = (0..wishes.len()).collect();
     let filled_at = |at: usize| wishes[at].per_s / wishes[at].weight;

@@ -5,7 +5,7 @@
 use serde_json::Value;
 use utoipa::openapi::Schema;
 use weir_core::{
-    ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, LimitGroupId, Period, ReplayId,
+    ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, LimitGroupId, LimitKey, Period, ReplayId,
     ReservationId, Timestamp,
     destination::ALL_TENANTS,
     event::{MAX_TYPE_LEN, valid_type},
@@ -19,6 +19,8 @@ use super::fields::Read;
 use crate::errors::{Errors, type_name};
 
 const MAX_KEY_LEN: usize = 255;
+/// A key is stored with every delivery as 128 bytes at most; a request need not carry more than this to be hashed.
+const MAX_LIMIT_KEY_CHARS: usize = 2_048;
 const MAX_TENANT_LEN: usize = 128;
 /// The prefix of alert events, which only Weir creates.
 const RESERVED_TYPES: &str = "weir.";
@@ -205,6 +207,19 @@ text! {
     #[expect(dead_code, reason = "the hot path keeps its own copy of the text")]
     pub(crate) struct EventKeyText(String);
     parse = |text| check_event_key(text).map(|()| text.to_owned()).map_err(str::to_owned);
+}
+
+text! {
+    /// A limit key: at most 2048 characters, without control characters. One of more than 128 bytes counts as its SHA-256 in
+    /// hexadecimal. `""`: the events without a key.
+    #[schema(as = LimitKey, value_type = String, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]{0,2048}$", example = "cus_1")]
+    pub(crate) struct LimitKeyText(LimitKey);
+    parse = |text| check_limit_key(text).map(|()| LimitKey::new(text)).map_err(str::to_owned);
+}
+
+impl LimitKeyText {
+    /// The pattern of the schema above, for names of members.
+    pub(crate) const PATTERN: &'static str = r"^[^\x00-\x1f\x7f-\x9f]{0,2048}$";
 }
 
 text! {
@@ -420,6 +435,12 @@ pub(crate) fn check_event_key(text: &str) -> Result<(), &'static str> {
     if fits { Ok(()) } else { Err("must be 1 to 255 bytes long, without control characters") }
 }
 
+/// Checks a limit key.
+pub(crate) fn check_limit_key(text: &str) -> Result<(), &'static str> {
+    let fits = text.chars().count() <= MAX_LIMIT_KEY_CHARS && !text.contains(char::is_control);
+    if fits { Ok(()) } else { Err("must be at most 2048 characters long, without control characters") }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::{strategy::Strategy, string::string_regex, test_runner::TestRunner};
@@ -465,6 +486,7 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<EventPatternText>();
         assert_pattern_is_accepted::<IdempotencyKeyText>();
         assert_pattern_is_accepted::<EventKeyText>();
+        assert_pattern_is_accepted::<LimitKeyText>();
         assert_pattern_is_accepted::<DeliveryStatesText>();
         assert_pattern_is_accepted::<FailureStatesText>();
         assert_pattern_is_accepted::<ListOrderText>();

@@ -10,7 +10,7 @@ use http::StatusCode;
 use serde_json::json;
 use weir_api_types as types;
 use weir_core::{
-    DeliveryId, Timestamp,
+    DeliveryId, LimitKey, Timestamp,
     activity::{Action, Activity},
     delivery::{Attempt, Delivery},
 };
@@ -92,7 +92,7 @@ pub(crate) async fn cancel(
 }
 
 /// Answers a retry or a cancellation; `verb` is "retried" or "cancelled". The delivery is due now, or the next one of
-/// its message group may have become due, so the destination is woken.
+/// its message group may have become due, so the destination, or the flow of the limit key, is woken.
 async fn answer(
     api: &ApiState,
     caller: &Caller,
@@ -102,8 +102,10 @@ async fn answer(
     now: Timestamp,
 ) -> ApiResult<(StatusCode, Json<types::DeliveryDetail>)> {
     let DeliveryAction::Done { destination_id } = action else { return Err(refusal(id, action, verb)) };
-    api.wake(&[Wake { destination_id, due: now }]).await;
-    Ok((StatusCode::ACCEPTED, Json(find(api, caller, id).await?)))
+    let shown = find(api, caller, id).await?;
+    let flow = shown.delivery.limit_key.as_ref().map(|key| LimitKey::new(key).flow_id(destination_id));
+    api.wake(&[Wake { destination_id: flow.unwrap_or(destination_id), due: now }]).await;
+    Ok((StatusCode::ACCEPTED, Json(shown)))
 }
 
 /// Why the delivery cannot be `verb` ("retried", "cancelled").
@@ -176,6 +178,7 @@ fn view(delivery: Delivery, outlooks: &Outlooks) -> types::Delivery {
         expected_at: expected_at.flatten(),
         expires_at: delivery.expires_at,
         cost: delivery.cost,
+        limit_key: delivery.limit_key.map(|key| key.to_string()),
         created_at: delivery.created_at,
         updated_at: delivery.updated_at,
         last_status_code: last.as_ref().and_then(|last| last.status_code),

@@ -9,6 +9,7 @@ pub(crate) mod egress;
 pub(crate) mod filter;
 mod headers;
 pub(crate) mod health;
+pub(crate) mod key_limits;
 mod limit_group;
 mod patch;
 pub(crate) mod rates;
@@ -40,17 +41,17 @@ use weir_core::{
     destination::Settings,
     egress::ProxyChoice,
 };
-use weir_queue::{Terms, known_paces};
+use weir_queue::known_paces;
 use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDeletion, discard};
 
 pub(crate) use self::{
     by_name::{__path_put, PathName, put},
-    edits::{Change, Requested, change, commit},
+    edits::{Change, Ends, Requested, change, commit},
     limit_group::check_may_change_group,
     release::{__path_release, release},
 };
 use self::{
-    edits::{Ends, check_may_change, check_may_route, later},
+    edits::{check_may_change, check_may_route, later},
     limit_group::check_may_move,
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
@@ -337,8 +338,7 @@ pub(crate) async fn delete(
         let deletion = DestinationDeletion { id, expected_updated_at, now };
         match api.store.delete_destination(deletion, activity.changing(before, after)).await? {
             Deletion::Deleted => {
-                let terms = Terms::deleted(later(destination.updated_at, now));
-                api.announce_edit(id, Terms { group: destination.settings.limit_group, ..terms }).await;
+                api.announce_deletion(&destination, later(destination.updated_at, now)).await;
                 settle_dead_letters(&api, &destination, &author).await;
                 return Ok(StatusCode::NO_CONTENT);
             }

@@ -169,6 +169,7 @@ fn view(event: &Event, data: Option<&Bytes>) -> ApiResult<types::Event> {
         expires_at: event.options.expires_at,
         coalesce_key: event.options.coalesce_key,
         ordering_key: event.options.ordering_key,
+        limit_key: event.options.limit_key.map(|key| key.to_string()),
         cost: event.options.cost,
         data,
     })

@@ -385,6 +385,7 @@ fn new_group(
 ) -> LimitGroup {
     let now = api.clock.now();
     LimitGroup {
+        keys_of: None,
         id: LimitGroupId::new(now, rand::random()),
         tenant,
         name,

@@ -3,7 +3,7 @@
 use axum::{Json, extract::State};
 use serde_json::json;
 use weir_api_types as types;
-use weir_core::{DeliveryState, DestinationId, Timestamp, activity::Action};
+use weir_core::{DeliveryState, DestinationId, LimitKey, Timestamp, activity::Action};
 use weir_queue::Wake;
 use weir_store::Purge;
 
@@ -15,7 +15,7 @@ use crate::{
         body::{Body, PathId},
         fields::object,
         query::Query,
-        texts::{DestinationIdText, EventPatternText, TimeText, WaitingStateText},
+        texts::{DestinationIdText, EventPatternText, LimitKeyText, TimeText, WaitingStateText},
     },
     state::Api,
 };
@@ -28,6 +28,8 @@ object! {
         states: Option<Vec<WaitingStateText>>,
         /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`.
         event_type: Option<EventPatternText>,
+        /// Only deliveries with this limit key; `""`: of events without a key.
+        limit_key: Option<LimitKeyText>,
         /// Only events created before this instant (RFC 3339).
         before: Option<TimeText>,
     }
@@ -40,6 +42,7 @@ impl PurgeRequest {
         };
         Purge {
             destination_id,
+            limit_key: self.limit_key.map(|key| key.0),
             pending: includes(DeliveryState::Pending),
             retrying: includes(DeliveryState::Retrying),
             event_type: self.event_type.map(|pattern| pattern.0),
@@ -51,8 +54,8 @@ impl PurgeRequest {
 
 /// Cancel the waiting deliveries of a destination
 ///
-/// By default (with the body `{}`) it cancels every `pending` and `retrying` delivery; `states`, `event_type` and
-/// `before` are filters. Deliveries in state `delivering` and deliveries that arrive after the request are not
+/// By default (with the body `{}`) it cancels every `pending` and `retrying` delivery; `states`, `event_type`, `limit_key`
+/// and `before` are filters. Deliveries in state `delivering` and deliveries that arrive after the request are not
 /// affected. The destination may be paused or active. A long backlog is cancelled in many small steps, while other
 /// deliveries and events continue; the answer gives the total. If the answer does not arrive, repeat the request to
 /// cancel the rest. `dry_run=true` only counts.
@@ -79,13 +82,14 @@ pub(crate) async fn purge(
     let states = [(purge.pending, DeliveryState::Pending), (purge.retrying, DeliveryState::Retrying)];
     let states: Vec<&str> = states.into_iter().filter(|(taken, _)| *taken).map(|(_, state)| state.as_str()).collect();
     let event_type = purge.event_type.as_ref().map(ToString::to_string);
-    let after = json!({"states": states, "event_type": event_type, "before": purge.before});
+    let limit_key = purge.limit_key.as_ref().map(LimitKey::as_str);
+    let after = json!({"states": states, "event_type": event_type, "limit_key": limit_key, "before": purge.before});
     let activity = author.does(Action::DestinationPurged, now).of_destination(&destination).changing(None, Some(after));
     let cancelled = api.store.purge(&purge, activity).await?;
     if cancelled > 0 && !destination.settings.paused {
         // A concurrent run may have claimed fewer deliveries because of the purge and concluded that the backlog is
         // empty.
-        api.wake(&[Wake { destination_id: id, due: now }]).await;
+        api.wake(&[Wake { destination_id: purge.flow_id().unwrap_or(id), due: now }]).await;
     }
     tracing::info!(destination = %id, cancelled, "purged the waiting deliveries of a destination");
     Ok(Json(types::PurgeAnswer::Purged(types::Purged { cancelled })))

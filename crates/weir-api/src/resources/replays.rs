@@ -10,7 +10,7 @@ use axum::{
 use http::StatusCode;
 use serde_json::json;
 use weir_api_types as types;
-use weir_core::{DeliveryState, Destination, ReplayId, Timestamp, access::TenantScope, activity::Action};
+use weir_core::{DeliveryState, Destination, LimitKey, ReplayId, Timestamp, access::TenantScope, activity::Action};
 use weir_store::{
     Created, DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase,
 };
@@ -27,8 +27,8 @@ use crate::{
         page::{self, List, Listing, PageParameters},
         query::Query,
         texts::{
-            AttemptErrorText, DestinationIdText, EventPatternText, ReplayIdText, ReplayableStateText, TenantText,
-            TimeText,
+            AttemptErrorText, DestinationIdText, EventPatternText, LimitKeyText, ReplayIdText, ReplayableStateText,
+            TenantText, TimeText,
         },
     },
     state::{Api, ApiState},
@@ -57,6 +57,8 @@ object! {
         event_type: Option<EventPatternText>,
         /// Only deliveries whose last attempt had this error, as in the list of deliveries: `timeout`, `5xx`, `503`.
         error: Option<AttemptErrorText>,
+        /// Only deliveries with this limit key; needs `destination`. `""`: of events without a key.
+        limit_key: Option<LimitKeyText>,
         /// Only events created at or after this instant (RFC 3339).
         from: Option<TimeText>,
         /// Only events created before this instant (RFC 3339), which must not be before `from`.
@@ -71,6 +73,10 @@ impl ReplayRequest {
             && from > to
         {
             errors.add(format!("{at}/to"), "must not be before `from`");
+        }
+        let has_destination = self.destination.is_some() || errors.has(&format!("{at}/destination"));
+        if self.limit_key.is_some() && !has_destination {
+            errors.add(format!("{at}/limit_key"), "needs `destination`, to which the key belongs: name it too");
         }
     }
 }
@@ -95,6 +101,7 @@ impl From<ReplayRequest> for ReplayFilter {
             tenants: request.tenant.map_or(TenantScope::All, |tenant| TenantScope::one(tenant.0)),
             event_type: request.event_type.map(|pattern| pattern.0),
             error: request.error.map(|error| error.0),
+            limit_key: request.limit_key.map(|key| key.0),
             from: request.from.map(|from| from.0),
             to: request.to.map(|to| to.0),
             ..DeliveryFilter::default()
@@ -190,6 +197,7 @@ impl Selection {
             "states": filter.states.iter().map(|state| state.as_str()).collect::<Vec<_>>(),
             "event_type": selected.event_type.as_ref().map(ToString::to_string),
             "error": selected.error.map(|error| error.to_string()),
+            "limit_key": selected.limit_key.as_ref().map(LimitKey::as_str),
             "from": selected.from,
             "to": selected.to,
             "total": total,

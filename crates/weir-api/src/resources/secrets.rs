@@ -15,7 +15,6 @@ use weir_core::{
     destination::Settings,
     signing::{Secret, Signing},
 };
-use weir_queue::Terms;
 use weir_store::Created;
 
 use super::{
@@ -122,7 +121,7 @@ pub(crate) async fn rotate(
             |activity, rotated: &Destination| idempotency.creation(activity, &first_answer(rotated, now)?, now);
         match commit(&api, &caller, &current, change, &author, recorded).await? {
             Created::New(Some(rotated)) => {
-                api.announce_edit(id, Terms::of(&rotated, api.clock.now())).await;
+                api.announce_edit(&rotated).await;
                 return Ok((etag_header(&rotated), shown(&rotated.settings.signing, now)).into_response());
             }
             // Somebody else edited it, or made this very request: the next round sees it. No edit adds a destination.

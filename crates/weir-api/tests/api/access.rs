@@ -63,7 +63,7 @@ impl Data {
         };
         let name = if template.starts_with("/v1/event-types") { "order.created" } else { "a%20new%2Fname" };
         let path = template.replace("{id}", id).replace("{tenant}", self.tenant).replace("{name}", name);
-        let path = path.replace("{rid}", "rsv_01h2xcejqtf2nbrexx3vqjhp41");
+        let path = path.replace("{rid}", "rsv_01h2xcejqtf2nbrexx3vqjhp41").replace("{key}", "cus_1");
         let is_list = method == "GET" && LISTS.contains(&template);
         if is_list { format!("{path}?tenant={}", self.tenant) } else { path }
     }
@@ -210,6 +210,10 @@ fn operations() -> Vec<Operation> {
         change("DELETE", "/v1/destinations/{id}/override", "operate", 200, nothing),
         change("POST", "/v1/destinations/{id}/hold", "operate", 200, Some(|_| json!({"for_s": 9, "reason": "r"}))),
         change("DELETE", "/v1/destinations/{id}/hold", "operate", 200, nothing),
+        read("/v1/destinations/{id}/keys", 404),
+        // It has no limit keys.
+        change("POST", "/v1/destinations/{id}/keys/{key}/pause", "operate", 409, nothing),
+        change("POST", "/v1/destinations/{id}/keys/{key}/resume", "operate", 409, nothing),
         change("POST", "/v1/destinations/{id}/rotate-secret", "admin", 200, nothing),
         change("POST", "/v1/destinations/{id}/test", "operate", 202, nothing),
         change("POST", "/v1/deliveries/{id}/retry", "operate", 202, nothing),

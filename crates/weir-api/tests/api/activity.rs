@@ -210,8 +210,8 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
 }
 
 /// The tests above make each of these changes; those of `holds.rs` release, those of `overrides.rs`
-/// override and hold, and those of `deliveries.rs` discard.
-const RECORDED: [&str; 33] = [
+/// override and hold, those of `limit_keys.rs` pause and resume a key, and those of `deliveries.rs` discard.
+const RECORDED: [&str; 35] = [
     "POST /v1/limit-groups",
     "PATCH /v1/limit-groups/{id}",
     "DELETE /v1/limit-groups/{id}",
@@ -231,6 +231,8 @@ const RECORDED: [&str; 33] = [
     "DELETE /v1/destinations/{id}/override",
     "POST /v1/destinations/{id}/hold",
     "DELETE /v1/destinations/{id}/hold",
+    "POST /v1/destinations/{id}/keys/{key}/pause",
+    "POST /v1/destinations/{id}/keys/{key}/resume",
     "POST /v1/destinations/{id}/purge",
     "POST /v1/deliveries/{id}/retry",
     "POST /v1/deliveries/{id}/cancel",

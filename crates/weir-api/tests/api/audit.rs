@@ -35,6 +35,7 @@ impl Server {
         }
         let now = self.clock.now();
         let request = ClaimRequest {
+            flow: weir_store::ClaimedFlow::All,
             destination_id: id.parse().unwrap(),
             limit: count as u32,
             expires_at: now + Duration::from_secs(3_600),

@@ -39,7 +39,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
         "unknown_event_types": [],
     });
     // The macro takes no more fields.
-    for field in ["filter", "adaptive", "adaptive_rate", "override", "hold", "limit_group"] {
+    for field in ["filter", "adaptive", "adaptive_rate", "override", "hold", "limit_group", "key_limits"] {
         expected[field] = Value::Null;
     }
     expected["weight"] = 1.into();

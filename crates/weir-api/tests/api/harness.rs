@@ -201,6 +201,7 @@ impl Server {
     pub(crate) async fn claim(&self, destination: &str) -> Vec<ClaimedDelivery> {
         let now = self.clock.now();
         let request = ClaimRequest {
+            flow: weir_store::ClaimedFlow::All,
             destination_id: destination.parse().unwrap(),
             limit: 100,
             expires_at: now + Duration::from_secs(60),

@@ -28,6 +28,7 @@ mod history;
 mod holds;
 mod idempotency;
 mod limit_groups;
+mod limit_keys;
 mod lists;
 mod ordering;
 mod overrides;

@@ -83,6 +83,7 @@ async fn a_replay_is_followed_to_its_end() {
     let path = format!("/v1/replays/{}", started["id"].as_str().unwrap());
     let now = weir_core::Clock::now(&*server.clock);
     let request = weir_store::ClaimRequest {
+        flow: weir_store::ClaimedFlow::All,
         destination_id: destination.parse().unwrap(),
         limit: 1,
         expires_at: now + Duration::from_secs(60),

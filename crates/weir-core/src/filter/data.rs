@@ -6,7 +6,11 @@
 
 use std::{borrow::Cow, cell::OnceCell, collections::HashMap};
 
-use super::{Scalar, decimal::Decimal};
+use super::{
+    Scalar,
+    decimal::Decimal,
+    read::{MAX_NAMES, names},
+};
 
 /// The `data` of one event. The parts that were read are kept for the next filter.
 #[derive(Debug)]
@@ -20,6 +24,20 @@ impl<'d> Data<'d> {
 
     pub(super) fn root(&self) -> &Node<'d> {
         &self.0
+    }
+
+    /// The text, number or boolean at a JSON pointer, as text. `None` if there is anything else or nothing, or if the text is
+    /// no pointer or has more than [`MAX_NAMES`].
+    pub fn scalar_at(&self, pointer: &str) -> Option<Cow<'d, str>> {
+        let names = names(pointer).filter(|names| names.len() <= MAX_NAMES)?;
+        let json = self.root().at(&names)?.json;
+        match json.as_bytes().first()? {
+            b'"' => unquoted(json),
+            b't' | b'f' => Some(json.into()),
+            // However it is written: 1.50 is 1.5.
+            b'-' | b'0'..=b'9' => Some(serde_json::from_str::<serde_json::Number>(json).ok()?.to_string().into()),
+            _ => None,
+        }
     }
 }
 

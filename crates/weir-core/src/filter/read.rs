@@ -17,7 +17,7 @@ const MAX_TEXT: usize = 1024;
 /// The most values of `in`.
 const MAX_VALUES: usize = 100;
 /// The most names of a pointer: each may cost one pass over the data of an event.
-const MAX_NAMES: usize = 16;
+pub const MAX_NAMES: usize = 16;
 
 const OPERATORS: &str = "`eq`, `in`, `exists`, `prefix`, `gt`, `gte`, `lt` or `lte`";
 
@@ -189,7 +189,7 @@ fn members(json: &Value) -> Option<&Map<String, Value>> {
 }
 
 /// The names of a JSON pointer. `None` if it is not one.
-fn names(pointer: &str) -> Option<Vec<String>> {
+pub(super) fn names(pointer: &str) -> Option<Vec<String>> {
     if pointer.is_empty() {
         return Some(Vec::new());
     }

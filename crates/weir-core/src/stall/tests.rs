@@ -22,10 +22,12 @@ fn ago(secs: u64) -> Timestamp {
 fn destination() -> Destination {
     let limits = RateLimits::new(RateLimit::new(10, Period::MINUTE).into_iter().collect()).unwrap();
     Destination {
+        keyed_at: None,
         id: DestinationId::new(NOW, 1),
         created_at: ago(1_000),
         updated_at: ago(1_000),
         settings: Settings {
+            key_limits: None,
             url: "https://example.com/".parse().unwrap(),
             name: String::new(),
             tenant: "default".to_owned(),

@@ -3,6 +3,7 @@
 pub(crate) mod backlog;
 mod charts;
 mod group_names;
+pub(crate) mod limit_keys;
 pub(crate) mod limits;
 pub(crate) mod limits_form;
 pub(crate) mod now;
@@ -33,18 +34,20 @@ pub(crate) enum Tab {
     Now,
     Proof,
     Backlog,
+    Keys,
     Settings,
     Activity,
 }
 
 impl Tab {
-    const ALL: [Self; 5] = [Self::Now, Self::Proof, Self::Backlog, Self::Settings, Self::Activity];
+    const ALL: [Self; 6] = [Self::Now, Self::Proof, Self::Backlog, Self::Keys, Self::Settings, Self::Activity];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Now => "Now",
             Self::Proof => "Proof",
             Self::Backlog => "Backlog",
+            Self::Keys => "Limit keys",
             Self::Settings => "Settings",
             Self::Activity => "Activity",
         }
@@ -72,6 +75,7 @@ impl Head {
             Tab::Now => self.path(),
             Tab::Proof => format!("{}/proof", self.path()),
             Tab::Backlog => format!("{}/backlog", self.path()),
+            Tab::Keys => format!("{}/keys", self.path()),
             Tab::Settings => format!("{}/settings", self.path()),
             Tab::Activity => format!("{}/activity", self.path()),
         }

@@ -59,6 +59,10 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["replays"]) if changes.get("total").is_some() && changes.get("id").is_none() => {
             of::<types::Count>(json!({"total": 0}), changes)
         }
+        ("GET", ["destinations", _, "keys"]) => {
+            of::<types::LimitKeyList>(json!({"as_of": AT, "data": [limit_key()], "is_partial": false}), changes)
+        }
+        (_, ["destinations", _, "keys", _, _]) => of::<types::Destination>(destination(), changes),
         ("GET", ["replays"]) => of::<types::List<types::Replay>>(list(replay()), changes),
         (_, ["replays", ..]) => of::<types::Replay>(replay(), changes),
         ("GET", ["keys"]) => of::<types::List<types::ApiKey>>(list(key()), changes),
@@ -95,6 +99,14 @@ fn group_row() -> Value {
         "achieved_per_s": 0.0, "arrivals_per_s": 0.0, "utilisation": 0.0, "drain_eta_s": null, "drains": null,
     });
     with(limit_group(), figures)
+}
+
+fn limit_key() -> Value {
+    json!({
+        "key": "cus_1", "waiting": 0, "oldest_age_s": null, "achieved_per_s": 0.0, "configured_per_s": null,
+        "share_per_s": null, "binding": null, "drain_eta_s": null, "rate_limits": [], "max_in_flight": null, "weight": 1,
+        "paused": false, "is_overridden": false,
+    })
 }
 
 fn reservation() -> Value {

@@ -8,12 +8,13 @@ use crate::support::{FakeApi, Page, row};
 
 const AT: &str = "2025-11-21T07:30:00.000Z";
 /// Every page for logged-in readers, with data.
-const PAGES: [&str; 28] = [
+const PAGES: [&str; 29] = [
     "/",
     "/destinations/new",
     "/destinations/dst_1",
     "/destinations/dst_1/proof",
     "/destinations/dst_1/backlog",
+    "/destinations/dst_1/keys",
     "/destinations/dst_1/settings",
     "/destinations/dst_1/activity",
     "/destinations/dst_1/purge",
@@ -117,6 +118,7 @@ fn destinations(api: &FakeApi) {
     destination.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
     api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], destination);
     state["as_of"] = json!(AT);
+    api.on("GET", "/v1/destinations/dst_1/keys", 200, json!({"data": [{"key": "cus_1", "waiting": 3}]}));
     api.on("GET", "/v1/destinations/dst_1/overview", 200, state);
     let health = json!({
         "success_ratio": 0.95, "latency_ms": {"p50": 12.0, "p95": 80.0, "p99": 1_500.0}, "attempts_made": 918,

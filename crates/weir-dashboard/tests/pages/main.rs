@@ -13,6 +13,7 @@ mod exports;
 mod forms;
 mod frame;
 mod limit_groups;
+mod limit_keys;
 mod live_lists;
 mod login;
 mod new_destination;

@@ -22,7 +22,7 @@ const PAGES: [(&str, &str); 9] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 30] {
+fn forms() -> [(&'static str, String); 33] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
@@ -34,6 +34,9 @@ fn forms() -> [(&'static str, String); 30] {
         form("/destinations/{id}/hold", "for=2+h&reason=r"),
         form("/destinations/{id}/adaptive", "adaptive=on&next=/"),
         form("/destinations/{id}/limits", "limit_second=9&max_in_flight=9"),
+        form("/destinations/{id}/keys", "etag=%221%22&pointer=/customer/id"),
+        form("/destinations/{id}/keys/pause", "key=cus_1&paused=true"),
+        form("/destinations/{id}/keys/override", "key=cus_1&limit=5&period=second&weight="),
         form("/destinations/{id}/settings", "name=a&url=https://example.com&event_types=*&style=standard"),
         form("/destinations/{id}/rotate", "overlap_s=60&secret="),
         form("/destinations/{id}/test", ""),
@@ -86,6 +89,7 @@ async fn a_form_that_changes_something_answers_with_a_redirect() {
         ("POST", "/v1/destinations/dst_1/release", json!({})),
         ("POST", "/v1/destinations/dst_1/override", json!({})),
         ("POST", "/v1/destinations/dst_1/hold", json!({})),
+        ("POST", "/v1/destinations/dst_1/keys/cus_1/pause", json!({})),
         ("POST", "/v1/destinations/dst_1/purge", json!({"cancelled": 1})),
         ("POST", "/v1/deliveries/dst_1/retry", json!({"id": "dlv_1"})),
         ("POST", "/v1/deliveries/dst_1/cancel", json!({})),

@@ -97,13 +97,16 @@ local function claim_group(id, group, due)
   local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
   local ahead = ended_meanwhile(group, queued + in_flight)
   local open, is_full, of_callers = 0, false, 0
-  if is_known(group) then
+  if group.edited_at then
+    FLOWS.run_parked(id, group)
+  end
+  if is_known(group) and not group.suspended then
     open, is_full, of_callers = open_turns(group, queued, in_flight, ahead)
   end
   local run_since = group.floor == group.due and group.due or nil
   local flows = give_turns(id, group, open, math.min(most - #leases, MOST_TURNS))
   for _, flow in ipairs(flows) do
-    if flow.count > 0 or not is_known(group) then
+    if flow.count > 0 or not is_known(group) or group.suspended then
       local job = flow.job
       job.turn.left, job.run_since = flow.count, run_since
       group.promised = group.promised or {}
@@ -122,6 +125,8 @@ local function claim_group(id, group, due)
   elseif is_full and waiting == 0 or not is_known(group) then
     -- The next settle, or the publication of what is unknown, calls it.
     schedule(id, group, now + RUN_FALLBACK, now + RUN_FALLBACK, is_full)
+  elseif group.suspended then
+    schedule(id, group, now + CADENCE, now + CADENCE, false)
   else
     local next_due = paced_due(group, others_in(id, group), now)
     next_due = math.max(CALLERS.before_end(group, next_due), now + CADENCE)

@@ -40,6 +40,47 @@ local function group_of(id, job)
   return group
 end
 
+-- A destination with limit keys is the group of its keys. A key whose terms are older than those of the destination gets no
+-- slot until a run has brought the new ones.
+function FLOWS.is_behind(job, group)
+  return group and group.of_keys and job.terms_version < group.terms_version
+end
+
+-- Its job runs at once, or again if it is leased.
+function FLOWS.run_at_once(id, job)
+  if job.phase == 'leased' then
+    job.woken = now
+  elseif job.phase == 'idle' or job.phase == 'scheduled' and job.due > now then
+    local before = earliest()
+    schedule(id, job, now, 0, false)
+    announce(before)
+  end
+end
+
+-- Notes a key that its own terms delay for long: it may run sooner after an edit.
+function FLOWS.park(id, job)
+  local is_paused = job.phase == 'idle' and job.suspended
+  local is_delayed = job.phase == 'scheduled' and job.floor == job.due and job.due > now + RUN_FALLBACK
+  if group_of(id, job).of_keys and (is_paused or is_delayed) then
+    redis.call('ZADD', FLOWS.parked_of(job.group), now, id)
+    redis.call('PEXPIREAT', FLOWS.parked_of(job.group), expiry(now + WAITING_KEPT))
+    job.parked = true
+  end
+end
+
+-- The keys that were delayed when the destination was edited run: a part of them now, further ones with the next claim of the
+-- group.
+function FLOWS.run_parked(id, group)
+  local parked = redis.call('ZRANGE', FLOWS.parked_of(id), '-inf', group.edited_at, 'BYSCORE', 'LIMIT', 0, FLOWS.PART)
+  for _, flow in ipairs(parked) do
+    redis.call('ZADD', SCHEDULE, now, flow)
+  end
+  if #parked > 0 then
+    redis.call('ZREM', FLOWS.parked_of(id), unpack(parked))
+  end
+  group.edited_at = #parked == FLOWS.PART and group.edited_at or nil
+end
+
 local function save_groups()
   for id, group in pairs(groups) do
     save_job(id, group)
@@ -61,6 +102,7 @@ local function regroup(id, job, group)
     return
   end
   group_of(id, job)
+  FLOWS.unpark(id, job)
   for _, set_of in ipairs({ queued_of, in_flight_of }) do
     local scored = redis.call('ZRANGE', set_of(id), 0, -1, 'WITHSCORES')
     for index = 1, #scored, 2 do

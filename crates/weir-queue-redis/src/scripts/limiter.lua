@@ -512,7 +512,7 @@ local function read_terms()
   return {
     version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
     released_at = number(), limits = read_limits(), is_adaptive = number() == 1, valid_until = number(),
-    group = text(), weight = number(),
+    group = text(), weight = number(), of_keys = number() == 1,
   }
 end
 
@@ -555,6 +555,7 @@ local function most_outstanding(job)
 end
 
 local function follow_terms(id, job, terms)
+  local is_edit = job.terms_version > 0 and job.terms_version < terms.version
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
   job.terms_until = terms.valid_until > 0 and terms.valid_until or nil
   if job.cursors then
@@ -565,8 +566,12 @@ local function follow_terms(id, job, terms)
   end
   follow_hold(job, terms)
   if terms.group == id then
-    -- People hold a group, so its receiver need not be tried with one send.
-    job.is_group, job.slow_start = true, nil
+    -- People hold a group, so its receiver need not be tried with one send. That of limit keys asks for holds itself.
+    job.is_group, job.of_keys, job.slow_start = true, terms.of_keys or nil, terms.of_keys and job.slow_start or nil
+    if is_edit and job.of_keys then
+      job.edited_at = now
+      FLOWS.run_parked(id, job)
+    end
   else
     regroup(id, job, terms.group ~= '' and terms.group or nil)
     job.weight = terms.weight

@@ -168,6 +168,9 @@ local function publish(run)
     issue_permits(run.id, job, run.batch, #run.batch, true)
   end
   requeue(job, run)
+  if job.group then
+    FLOWS.park(run.id, job)
+  end
   -- The name is saved together with the job, so a repetition never finds one without the other.
   job.published = run.name
   save_job(run.id, job)

@@ -72,11 +72,14 @@ local function pull_pace(id, job, queued)
 end
 
 -- The permits leave the sets of the group, too. Members that wait may get their room.
-local function settle_in_group(id, group_id, ended, unused)
-  local removed = remove(names_in_group(id, ended), in_flight_of(group_id), queued_of(group_id))
-    + remove(names_in_group(id, unused), queued_of(group_id), in_flight_of(group_id))
-  if removed > 0 and (#unused > 0 or group_named(group_id).on_settle) then
-    call_waiting(group_id, group_named(group_id).on_settle)
+local function settle_in_group(id, group_id, ended, sent_at, unused)
+  local group, names = group_named(group_id), names_in_group(id, ended)
+  local queued, in_flight = queued_of(group_id), in_flight_of(group_id)
+  local removed = group.slow_start and remove_answered(group, names, sent_at, in_flight, queued)
+    or remove(names, in_flight, queued)
+  removed = removed + remove(names_in_group(id, unused), queued, in_flight)
+  if removed > 0 and (#unused > 0 or group.on_settle) then
+    call_waiting(group_id, group.on_settle)
   end
 end
 
@@ -104,7 +107,7 @@ local function settle(id, ended, sent_at, unused, crowded)
     save_job(id, job)
   end
   if job.group then
-    settle_in_group(id, job.group, ended, unused)
+    settle_in_group(id, job.group, ended, sent_at, unused)
   end
   -- The gauges and tidy.lua visit only destinations with permits.
   if redis.call('EXISTS', queued, in_flight) == 0 then

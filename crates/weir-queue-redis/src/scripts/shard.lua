@@ -98,6 +98,18 @@ local function turns_of(id)
   return SHARD .. ':turns:' .. id
 end
 
+-- The limit keys of a destination that their own terms delay for long, by the time at which they were delayed.
+function FLOWS.parked_of(id)
+  return SHARD .. ':parked:' .. id
+end
+
+function FLOWS.unpark(id, job)
+  if job.parked then
+    redis.call('ZREM', FLOWS.parked_of(job.group), id)
+    job.parked = nil
+  end
+end
+
 -- The name of a permit in these sets. It is longer than the members of Redis's compact sets (64 bytes by default). In a
 -- compact set each operation reads half of the set, which took about a quarter of the server's time.
 local PERMIT = string.rep('.', 65)
@@ -211,7 +223,7 @@ local function load_job(id)
   end
   -- No job of this generation: permits of an earlier one must not count. The same if the job of this generation was
   -- deleted.
-  redis.call('DEL', queued_of(id), in_flight_of(id), turns_of(id))
+  redis.call('DEL', queued_of(id), in_flight_of(id), turns_of(id), FLOWS.parked_of(id))
   -- A job of an earlier generation is still there, so this generation has issued no permit to the destination.
   -- Otherwise it may have issued some until now.
   return new_job(job and math.min(generation, now) or now)
@@ -263,6 +275,7 @@ local function move_job(id, job, phase, due)
   if job.phase == 'waiting' then
     redis.call('ZREM', turns_of(job.group), id)
   end
+  FLOWS.unpark(id, job)
   job.phase = phase
   job.due = due
   if due then

@@ -121,7 +121,7 @@ local function grant_all(requests)
   local granted, scored = {}, {}
   -- Terms that are over are unknown until the next run.
   local is_open = not job.suspended and is_known(job)
-    and (not group or is_known(group) and not group.suspended)
+    and (not group or is_known(group) and not group.suspended) and not FLOWS.is_behind(job, group)
   for index, permit in ipairs(requests.permits) do
     local queued_score = queued[index]
     -- 0 for a permit in neither set: settled, withdrawn, or dropped after its expiry.
@@ -164,6 +164,9 @@ local function grant_all(requests)
     if group then
       put_in_flight_there(id, job, granted, scored)
     end
+  end
+  if FLOWS.is_behind(job, group) then
+    FLOWS.run_at_once(id, job)
   end
   save_job(id, job)
 end

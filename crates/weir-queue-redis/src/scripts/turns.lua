@@ -57,7 +57,7 @@ end
 
 -- Makes the entry of a group due for its next free slot: CADENCE after its last claim, or sooner where turns were left.
 local function call_group(id, group, sooner)
-  local due = is_known(group) and CALLERS.before_end(group, due_for_next_slot(group, others_in(id, group), now)) or now
+  local due = is_known(group) and not group.suspended and CALLERS.before_end(group, due_for_next_slot(group, others_in(id, group), now)) or now
   if not sooner then
     due = math.max(due, math.min(group.ran or 0, now) + CADENCE)
   end
@@ -116,9 +116,9 @@ local function open_turns(group, queued, in_flight, ahead)
 end
 
 -- Gives `open` permits to the members whose turn it is, at most `most` members. If something of the group is not known,
--- one member gets a turn without permits: its run finds it.
+-- one member gets a turn without permits: its run finds it. All of them do while the group is suspended: their runs stop.
 local function give_turns(id, group, open, most)
-  local flows, needed = {}, is_known(group) and math.min(open, most) or 1
+  local flows, needed = {}, is_known(group) and (group.suspended and most or math.min(open, most)) or 1
   local waiting = needed > 0 and redis.call('ZRANGE', turns_of(id), 0, needed - 1, 'WITHSCORES') or {}
   for index = 1, #waiting, 2 do
     local job = load_job(waiting[index])

@@ -57,6 +57,7 @@ impl Store {
             let (id, name) = (LimitGroupId::from_bytes([number; 16]), String::new());
             let rate_limits = per_second(rate);
             Arc::new(LimitGroup {
+                keys_of: None,
                 id,
                 tenant: None,
                 name,

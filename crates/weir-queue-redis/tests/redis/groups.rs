@@ -20,6 +20,7 @@ fn group_of(number: u8, limits: RateLimits, max_in_flight: Option<u32>) -> Arc<L
     let (created_at, updated_at) = (Timestamp::MIN, Timestamp::from_secs(1));
     let (id, name) = (LimitGroupId::from_bytes([number; 16]), "account".to_owned());
     Arc::new(LimitGroup {
+        keys_of: None,
         id,
         tenant: None,
         name,

@@ -14,6 +14,7 @@ mod group_pacing;
 mod groups;
 mod installations;
 mod leases;
+mod limit_keys;
 mod lost_answers;
 mod paces;
 mod pacing;

@@ -183,6 +183,7 @@ pub(crate) fn per_second(limit: u32) -> RateLimits {
 pub(crate) fn delivery(queue: &RedisQueue, to: DestinationId, number: u8, expires_in: Duration) -> ClaimedDelivery {
     let now = queue.clock().now();
     ClaimedDelivery {
+        flow_id: to,
         claim: Claim { delivery_id: DeliveryId::from_bytes([number; 16]), destination_id: to, epoch: 1 },
         event_id: EventId::from_bytes([number; 16]),
         event_created_at: now,
@@ -257,6 +258,7 @@ pub(crate) fn terms(limits: RateLimits) -> Terms {
     let [version, held_until, released_at] = [Timestamp::MIN; 3];
     let (group, weight) = (None, 1);
     Terms {
+        of_keys: false,
         version,
         limits,
         max_in_flight: 64,

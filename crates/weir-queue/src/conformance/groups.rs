@@ -25,6 +25,7 @@ impl Members {
     fn new(shared: RateLimits, own: &[(RateLimits, u16)]) -> Self {
         let recovered = Limiter::new(&shared);
         let group = LimitGroup {
+            keys_of: None,
             id: GROUP,
             tenant: None,
             name: "account".to_owned(),
@@ -68,37 +69,10 @@ impl Members {
         subject.queue.wake(&ids.into_iter().map(wake).collect::<Vec<_>>()).await.expect("wake");
     }
 
-    /// Publishes what the turn of a run allows, and no more than waits. A run that finds its group unknown publishes
-    /// nothing. Returns how much it has published.
+    /// Runs a member by the terms of its destination and its group.
     pub(super) async fn run(&self, subject: &Subject, lease: JobLease, waiting: u32) -> u32 {
-        let id = lease.destination_id;
-        let turn = lease.turn.filter(|turn| turn.group == GROUP);
-        let count = turn.filter(|turn| turn.is_known).map_or(0, |turn| turn.permits.min(waiting));
-        let next = match turn {
-            Some(turn) if turn.is_known => {
-                if count < waiting {
-                    NextRun::Paced
-                } else {
-                    NextRun::Stop
-                }
-            }
-            _ => NextRun::Now,
-        };
-        let recovered = turn.filter(|turn| !turn.is_known).map(|_| self.recovered.clone());
-        let group = Some(GroupRun { terms: Arc::new(self.group.clone()), recovered });
-        let delivery = |number: u32| {
-            let mut delivery = subject.delivery(number as u8, SOON * 4);
-            delivery.claim.destination_id = id;
-            delivery
-        };
-        let terms = self.terms(subject, id);
-        let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
-        let deliveries = (0..count).map(delivery).collect();
-        let publication = Publication { lease, terms: Some(terms), recovered, group, pace: None, deliveries, next };
-        match subject.queue.publish(vec![publication]).await.expect("publish").remove(0) {
-            Published::Done => count,
-            answer => panic!("the publication should be good: {answer:?}"),
-        }
+        let terms = self.terms(subject, lease.destination_id);
+        subject.run_of_member(lease, terms, &self.group, &self.recovered, waiting).await
     }
 
     /// Runs the jobs of these destinations until so much of each is published.
@@ -122,6 +96,45 @@ impl Members {
             permits.extend(subject.take(1).await);
         }
         permits
+    }
+}
+
+impl Subject {
+    /// Publishes what the turn of a run allows, and no more than waits. A run that finds its group unknown publishes
+    /// nothing. Returns how much it has published.
+    pub(super) async fn run_of_member(
+        &self,
+        lease: JobLease,
+        terms: Terms,
+        group: &LimitGroup,
+        recovered: &Limiter,
+        waiting: u32,
+    ) -> u32 {
+        let id = lease.destination_id;
+        let turn = lease.turn.filter(|turn| turn.group == group.id);
+        let permits = turn.filter(|turn| turn.is_known && !terms.suspended).map_or(0, |turn| turn.permits);
+        let count = permits.min(waiting);
+        let next = match turn {
+            _ if terms.suspended => NextRun::Stop,
+            Some(turn) if turn.is_known && count < waiting => NextRun::Paced,
+            Some(turn) if turn.is_known => NextRun::Stop,
+            _ => NextRun::Now,
+        };
+        let recovered = turn.filter(|turn| !turn.is_known).map(|_| recovered.clone());
+        let destination_id = group.keys_of.map_or(id, |of| of.destination_id);
+        let group = Some(GroupRun { terms: Arc::new(group.clone()), recovered });
+        let delivery = |number: u32| {
+            let mut delivery = self.delivery(number as u8, SOON * 4);
+            (delivery.claim.destination_id, delivery.flow_id) = (destination_id, id);
+            delivery
+        };
+        let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
+        let deliveries = (0..count).map(delivery).collect();
+        let publication = Publication { lease, terms: Some(terms), recovered, group, pace: None, deliveries, next };
+        match self.queue.publish(vec![publication]).await.expect("publish").remove(0) {
+            Published::Done => count,
+            answer => panic!("the publication should be good: {answer:?}"),
+        }
     }
 }
 

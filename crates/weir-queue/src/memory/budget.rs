@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_core::{
     IdMap, Limiter, Timestamp,
     plan::{self, MOST_AHEAD},
+    stall::Progress,
 };
 
 use crate::{LONGEST_PREPARATION, LONGEST_RUN};
@@ -129,6 +130,18 @@ impl Budget {
         self.cursors
             .as_ref()
             .map_or(now, |cursors| plan::due_for_next_slot(cursors.start_after(queued, now), self.ahead(), now))
+    }
+
+    /// How far its sends have come. Permits that have expired do not count. No slot starts before `earliest`.
+    pub(super) fn progress(&self, now: Timestamp, earliest: Timestamp) -> Progress {
+        let valid = |permits: &IdMap<u64, Timestamp>| permits.values().filter(|expires| **expires > now).count() as u32;
+        Progress {
+            queued: valid(&self.queued),
+            in_flight: valid(&self.in_flight),
+            lowered_maximum: None,
+            last_start: self.cursors.as_ref().and_then(Limiter::last_start),
+            next_start: self.cursors.as_ref().map(|cursors| cursors.owed_start(earliest, now)),
+        }
     }
 
     /// Whether nothing is outstanding, and the cursors can be recovered from the store.

@@ -17,11 +17,12 @@ use weir_core::{
     DestinationId, IdMap, LimitGroup, Timestamp,
     breaker::Breaker,
     plan::{self, Binding, CADENCE, MOST_AHEAD, Observed},
+    stall::Progress,
 };
 
 use self::callers::Callers;
-use super::budget::Budget;
-use crate::{GroupRun, RUN_FALLBACK, Terms};
+use super::{budget::Budget, held::Held};
+use crate::{GroupRun, Hold, RUN_FALLBACK, Terms};
 
 /// By how much a permit of a member with weight 1 moves it back. So large that rounding is below a thousandth for every
 /// weight, and so small that a tag does not overflow in centuries.
@@ -43,6 +44,7 @@ pub(super) struct Group {
     /// Unknown until the first run or edit.
     pub(super) terms: Option<Terms>,
     pub(super) budget: Budget,
+    held: Held,
     /// The members that wait for their turn, with their weights.
     turns: BTreeMap<(Tag, DestinationId), u16>,
     /// The start of the last turn. A member that comes back begins here, so that nobody saves turns.
@@ -69,8 +71,10 @@ impl Group {
         let terms = Terms::of_group(group, now);
         if let Some(cursors) = &mut self.budget.cursors {
             cursors.reconfigure(&terms.limits);
-            cursors.lift_hold(terms.released_at);
-            cursors.hold(terms.held_until);
+        }
+        self.held.follow(&terms, now, self.budget.cursors.as_mut());
+        if !terms.of_keys {
+            self.held.skip_slow_start();
         }
         self.terms = Some(terms);
         // A raised limit opens slots at once.
@@ -88,7 +92,7 @@ impl Group {
         self.follow(now, &terms);
         if let (None, Some(mut recovered), Some(known)) = (&self.budget.cursors, recovered, &self.terms) {
             recovered.reconfigure(&known.limits);
-            recovered.hold(known.held_until);
+            recovered.hold(self.held.until());
             self.budget.cursors = Some(recovered);
             self.floor = Timestamp::MIN;
         }
@@ -99,13 +103,45 @@ impl Group {
         self.terms.as_ref().is_some_and(|terms| terms.are_valid(now)) && self.budget.cursors.is_some()
     }
 
-    /// Whether people hold it.
+    /// Whether people hold it, or the receiver of its limit keys does.
     pub(super) fn is_held(&self, now: Timestamp) -> bool {
-        self.terms.as_ref().is_some_and(|terms| now < terms.held_until)
+        self.held.is_held(now)
+    }
+
+    /// Holds the budget of limit keys, also one whose terms are not known yet.
+    pub(super) fn hold(&mut self, hold: Hold) {
+        self.held.hold(hold, self.budget.cursors.as_mut());
+    }
+
+    /// A send of a member that started at `sent_at` was answered.
+    pub(super) fn answered(&mut self, sent_at: Timestamp) {
+        self.held.answered(sent_at, self.terms.as_ref().map_or(UNLIMITED, |terms| terms.max_in_flight));
+    }
+
+    pub(super) fn progress(&self, now: Timestamp) -> Progress {
+        Progress { lowered_maximum: self.held.slow_start(), ..self.budget.progress(now, self.held.until()) }
+    }
+
+    /// Whether permits of a member with these terms may get slots, as far as its group decides: nothing of the group is
+    /// unknown, it is not suspended, and the terms are not from before its last edit if it is a destination with limit
+    /// keys.
+    pub(super) fn lets_send(&self, now: Timestamp, member: &Terms) -> bool {
+        self.is_known(now) && !self.is_suspended() && !self.is_ahead_of(member)
+    }
+
+    /// Whether the terms of a limit key are from before the last edit of its destination, whose group this is.
+    pub(super) fn is_ahead_of(&self, member: &Terms) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.of_keys && member.version < terms.version)
+    }
+
+    /// Whether it is a destination with limit keys that is paused or deleted.
+    fn is_suspended(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.suspended)
     }
 
     fn max_in_flight(&self) -> u32 {
-        self.terms.as_ref().map_or(UNLIMITED, |terms| terms.max_in_flight.min(UNLIMITED))
+        let most = self.terms.as_ref().map_or(UNLIMITED, |terms| terms.max_in_flight);
+        self.held.slow_start().into_iter().fold(most.min(UNLIMITED), u32::min)
     }
 
     /// Whether one more send may be in flight.
@@ -115,12 +151,12 @@ impl Group {
 
     /// Whether a new delivery of a member can be sent without a run: no member has a backlog, and a slot is free before
     /// `until`.
-    pub(super) fn admits(&self, now: Timestamp, until: Timestamp) -> bool {
+    pub(super) fn admits(&self, now: Timestamp, until: Timestamp, member: &Terms) -> bool {
         let taken = self.budget.queued() + 1;
         self.turns.is_empty()
             && self.promises == 0
             && self.callers.are_absent()
-            && self.is_known(now)
+            && self.lets_send(now, member)
             && self.budget.outstanding() < self.max_in_flight()
             && self.budget.cursors.as_ref().is_some_and(|cursors| cursors.slots_before(now, until, taken) == taken)
     }
@@ -150,6 +186,9 @@ impl Group {
         let (Some(terms), Some(cursors), true) = (&self.terms, &self.budget.cursors, is_known) else {
             return self.take_turn_of_recovery();
         };
+        if self.is_suspended() {
+            return self.take_turns_of_suspension(max);
+        }
         let observed = Observed {
             now,
             cursors,
@@ -234,6 +273,13 @@ impl Group {
         vec![(id, 0)]
     }
 
+    /// The members get turns without permits: their runs find the suspension and wait no longer.
+    fn take_turns_of_suspension(&mut self, max: usize) -> Vec<(DestinationId, u32)> {
+        let first: Vec<_> = std::iter::from_fn(|| self.turns.pop_first()).take(max).collect();
+        first.iter().for_each(|&((_, id), _)| self.promise(id, 0));
+        first.into_iter().map(|((_, id), _)| (id, 0)).collect()
+    }
+
     fn promise(&mut self, id: DestinationId, permits: u32) {
         self.promises += permits;
         self.promised.insert(id, permits);
@@ -258,18 +304,24 @@ impl Group {
         self.promises -= left;
         if left > 0 {
             self.floor = Timestamp::MIN;
+            self.waits_for_room = None;
         }
     }
 
-    /// A permit of a member has ended, so there may be room.
+    /// A permit of a member has ended, so there may be room: for those who wait for it at once.
     pub(super) fn room_freed(&mut self) {
-        self.waits_for_room = None;
+        if self.waits_for_room.take().is_some() {
+            self.floor = Timestamp::MIN;
+        }
     }
 
     /// When the next run of the group is due; `None` while neither a member nor a caller waits. When its terms end, if not before.
     pub(super) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         if self.turns.is_empty() && self.callers.waiting() == 0 {
             return None;
+        }
+        if self.is_suspended() {
+            return Some(self.floor.max(now));
         }
         let queued = self.budget.queued() + self.promises;
         let waits_for_room = self.waits_for_room.filter(|_| self.callers.waiting() == 0);
@@ -281,7 +333,7 @@ impl Group {
 
     /// Whether the group can be dropped, because its cursors can be recovered from the store.
     pub(super) fn is_forgettable(&self, now: Timestamp) -> bool {
-        self.budget.is_forgettable(now)
+        self.budget.is_forgettable(now) && !self.is_held(now)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_core::{
-    Destination, IdMap, LimitGroupId, Limiter, Timestamp,
+    Destination, LimitGroupId, Limiter, Timestamp,
     adaptive::{AdaptiveRate, Sample},
     budget,
     limiter::GRANT_AHEAD,
@@ -14,10 +14,10 @@ use weir_core::{
 use super::{
     budget::Budget,
     group::{Group, Tag, tag_of_permit},
+    held::Held,
 };
 use crate::{
-    Hold, MOST_REPORTS, Pace, PacedGrant, PermitId, REPORTS_OF_A_RUN, SLOT_HORIZON, SLOW_PACE, SlotAnswer, SlotRequest,
-    Terms,
+    MOST_REPORTS, Pace, PacedGrant, PermitId, REPORTS_OF_A_RUN, SLOT_HORIZON, SLOW_PACE, SlotAnswer, SlotRequest, Terms,
 };
 
 /// The phase of a job.
@@ -65,13 +65,7 @@ pub(super) struct Job {
     pub(super) pace: Option<Box<Pace>>,
     /// The permit that got the last slot, and the start of this slot.
     last_grant: Option<(u64, Timestamp)>,
-    /// The end of the latest hold; kept here because the cursors may be unknown.
-    held_until: Timestamp,
-    /// [`Terms::released_at`]; kept here because the terms may be unknown.
-    released_at: Timestamp,
-    /// The maximum of sends in flight after a hold: 1, and one more with each send since the end of the hold that was
-    /// answered and not refused, until it is `max_in_flight`.
-    slow_start: Option<u32>,
+    pub(super) held: Held,
     /// When the run under way was due, if its job was paced.
     pub(super) run_since: Option<Timestamp>,
     /// The maximum of outstanding permits while workers have no places for more.
@@ -92,9 +86,7 @@ impl Job {
             tag: 0,
             pace: None,
             last_grant: None,
-            held_until: Timestamp::MIN,
-            released_at: Timestamp::MIN,
-            slow_start: None,
+            held: Held::default(),
             run_since: None,
             max_outstanding: None,
             fast_path_ahead: None,
@@ -121,21 +113,10 @@ impl Job {
         if let Some(cursors) = &mut self.budget.cursors {
             cursors.reconfigure(&terms.limits);
         }
-        // A release replaces what the queue knows of holds with what the store knows.
-        if terms.released_at > self.released_at {
-            self.released_at = terms.released_at;
-            self.held_until = self.held_until.min(terms.released_at);
-            if let Some(cursors) = &mut self.budget.cursors {
-                cursors.lift_hold(terms.released_at);
-            }
-        }
         if !terms.is_adaptive {
             self.pace = None;
         }
-        // Terms from before the release may name a hold that it has lifted.
-        if terms.released_at == self.released_at && terms.held_until > now {
-            self.hold_until(terms.held_until);
-        }
+        self.held.follow(terms, now, self.budget.cursors.as_mut());
         self.terms = Some(terms.clone());
     }
 
@@ -176,12 +157,15 @@ impl Job {
         let sending = self.budget.in_flight();
         let soon = now + GRANT_AHEAD;
         let is_open = group.as_ref().is_none_or(|group| group.has_room() || group.is_held(soon));
-        let has_room = in_flight.is_some() || self.is_held(soon) || (sending < self.allowed_outstanding() && is_open);
+        let has_room =
+            in_flight.is_some() || self.held.is_held(soon) || (sending < self.allowed_outstanding() && is_open);
         // No slot while the terms or the cursors are unknown or over, because the next run finds them; and none while
         // suspended.
-        let is_unknown = self.group().is_some() && group.as_ref().is_none_or(|group| !group.is_known(now));
-        let may_send = self.terms.as_ref().is_some_and(|terms| !terms.suspended && terms.are_valid(now));
-        let (Some(cursors), true) = (&mut self.budget.cursors, may_send && !is_unknown) else {
+        let may_send = self.terms.as_ref().is_some_and(|terms| {
+            let in_group = || group.as_ref().is_some_and(|group| group.lets_send(now, terms));
+            !terms.suspended && terms.are_valid(now) && (terms.group.is_none() || in_group())
+        });
+        let (Some(cursors), true) = (&mut self.budget.cursors, may_send) else {
             return SlotAnswer::Withdrawn;
         };
         let mut pace = self.pace.as_mut().map(|pace| &mut pace.cursor);
@@ -274,17 +258,13 @@ impl Job {
 
     /// How far the destination has come. Permits that have expired do not count. `group`: that of the job.
     pub(super) fn progress(&self, now: Timestamp, group: Option<&Group>) -> Progress {
-        let valid = |permits: &IdMap<u64, Timestamp>| permits.values().filter(|expires| **expires > now).count() as u32;
+        let of_pace = self.pace.as_ref().map_or(Timestamp::MIN, |pace| pace.cursor.next_start());
+        let of_group = group.map_or(Timestamp::MIN, |group| group.next_start(now));
+        let of_job = self.budget.progress(now, self.held.until().max(of_pace));
         Progress {
-            queued: valid(&self.budget.queued),
-            in_flight: valid(&self.budget.in_flight),
             lowered_maximum: self.lowered_maximum().into_iter().chain(self.window()).min(),
-            last_start: self.budget.cursors.as_ref().and_then(Limiter::last_start),
-            next_start: self.budget.cursors.as_ref().map(|cursors| {
-                let of_pace = self.pace.as_ref().map_or(Timestamp::MIN, |pace| pace.cursor.next_start());
-                let of_group = group.map_or(Timestamp::MIN, |group| group.next_start(now));
-                cursors.owed_start(self.held_until.max(of_pace), now).max(of_group)
-            }),
+            next_start: of_job.next_start.map(|start| start.max(of_group)),
+            ..of_job
         }
     }
 
@@ -301,7 +281,7 @@ impl Job {
 
     /// The maximum of outstanding permits where workers have no places for more, or where a hold has ended a moment ago.
     pub(super) fn lowered_maximum(&self) -> Option<u32> {
-        self.max_outstanding.into_iter().chain(self.slow_start).min()
+        self.max_outstanding.into_iter().chain(self.held.slow_start()).min()
     }
 
     /// Limits the outstanding permits to the present number, because a worker had no place for one that was just
@@ -314,10 +294,9 @@ impl Job {
     /// with an answer to a send that started at `answered`, after the hold.
     pub(super) fn raise_maxima(&mut self, answered: Option<Timestamp>) {
         let max_in_flight = self.terms.as_ref().map_or(u32::MAX, |terms| terms.max_in_flight);
-        let raised = |most: Option<u32>| most.map(|most| most + 1).filter(|most| *most < max_in_flight);
-        self.max_outstanding = raised(self.max_outstanding);
-        if answered.is_some_and(|sent_at| sent_at >= self.held_until) {
-            self.slow_start = raised(self.slow_start);
+        self.max_outstanding = self.max_outstanding.map(|most| most + 1).filter(|most| *most < max_in_flight);
+        if let Some(sent_at) = answered {
+            self.held.answered(sent_at, max_in_flight);
         }
     }
 
@@ -341,7 +320,7 @@ impl Job {
             && cursors.slots_before(now, until, taken) == taken
             && self.pace.as_ref().is_none_or(|pace| pace.cursor.slots_before(now, until, taken) == taken)
             && self.budget.outstanding() + promised < self.allowed_outstanding()
-            && terms.group.is_none_or(|_| group.is_some_and(|group| group.admits(now, until)))
+            && terms.group.is_none_or(|_| group.is_some_and(|group| group.admits(now, until, terms)))
     }
 
     /// When a paced job runs.
@@ -367,35 +346,12 @@ impl Job {
 
     /// Whether the job can be dropped, because its cursors can be recovered from the store.
     pub(super) fn is_forgettable(&self, now: Timestamp) -> bool {
-        self.phase == Phase::Idle && !self.is_held(now) && self.budget.is_forgettable(now)
-    }
-
-    /// Whether no slot starts yet because of a hold.
-    pub(super) fn is_held(&self, now: Timestamp) -> bool {
-        now < self.held_until
-    }
-
-    /// Applies a hold, unless the send that asked for it started before the last release.
-    pub(super) fn hold(&mut self, hold: Hold) {
-        if hold.sent_at >= self.released_at {
-            self.hold_until(hold.until);
-        }
-    }
-
-    /// Extends the hold. The slow start begins again.
-    fn hold_until(&mut self, until: Timestamp) {
-        if until > self.held_until {
-            self.held_until = until;
-            self.slow_start = Some(1);
-        }
-        if let Some(cursors) = &mut self.budget.cursors {
-            cursors.hold(self.held_until);
-        }
+        self.phase == Phase::Idle && !self.held.is_held(now) && self.budget.is_forgettable(now)
     }
 
     /// The cursors; where they are unknown, these. A hold from before applies to them.
     pub(super) fn know_cursors(&mut self, recovered: impl FnOnce() -> Limiter) {
-        let held_until = self.held_until;
+        let held_until = self.held.until();
         self.budget.cursors.get_or_insert_with(|| {
             let mut cursors = recovered();
             cursors.hold(held_until);

@@ -16,6 +16,7 @@ use weir_core::{
     Destination, DestinationId, IdMap, IdSet, LimitGroupId, Limiter, Timestamp,
     adaptive::Status,
     claim::ClaimedDelivery,
+    limit_key,
     plan::{LAG_DEPTH, NextRun},
     stall::Progress,
 };
@@ -33,6 +34,15 @@ use crate::{
 /// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store. An idle
 /// job takes less than a kilobyte, so these take less than 20 MB.
 const MIN_KEPT_JOBS: usize = 20_000;
+
+/// Idle flows of limit keys, and jobs above [`MIN_KEPT_JOBS`], are dropped within this time after their windows. A prune
+/// reads every job, which takes milliseconds for 100,000.
+const PRUNE_AFTER: Duration = Duration::from_secs(60);
+
+/// The group with this id in the form of a destination's, by which calls name the budget of limit keys.
+fn group_named(id: DestinationId) -> LimitGroupId {
+    LimitGroupId::from_bytes(*id.as_bytes())
+}
 
 /// Counts over all jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,6 +77,8 @@ pub struct JobTable {
     last_serial: u64,
     /// Prune when there are more jobs than this: twice as many as the last prune kept.
     prune_above: usize,
+    /// Prune at this time at the latest.
+    prune_at: Timestamp,
     /// The worker has stopped; no more permits are published.
     closed: bool,
 }
@@ -87,6 +99,11 @@ impl JobTable {
         self.ready.len()
     }
 
+    /// How many jobs take memory, idle or not.
+    pub fn known_jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
     /// Counts over every job, for gauges and tests; too slow for the hot path.
     pub fn depths(&self) -> Depths {
         let sum = |count: fn(&Job) -> usize| self.jobs.values().map(count).sum();
@@ -104,10 +121,13 @@ impl JobTable {
         self.ready.front().map(|permit| permit.published_at)
     }
 
-    /// How far a destination has come.
+    /// How far a destination or the budget of its limit keys has come.
     pub fn progress(&self, id: DestinationId, now: Timestamp) -> Progress {
         let group = |job: &Job| self.groups.get(&job.group()?);
-        self.jobs.get(&id).map_or_else(Progress::default, |job| job.progress(now, group(job)))
+        match self.jobs.get(&id) {
+            Some(job) => job.progress(now, group(job)),
+            None => self.groups.get(&group_named(id)).map_or_else(Progress::default, |group| group.progress(now)),
+        }
     }
 
     /// The pace of an adaptive destination.
@@ -117,16 +137,20 @@ impl JobTable {
 
     /// Takes a report. The job runs at once if the pace may have to follow.
     pub fn report(&mut self, now: Timestamp, &Report { destination_id, sample }: &Report) {
-        let Some(job) = self.jobs.get_mut(&destination_id) else { return };
-        if !job.report(now, sample) {
-            return;
+        if self.jobs.get_mut(&destination_id).is_some_and(|job| job.report(now, sample)) {
+            self.run_at_once(now, destination_id);
         }
+    }
+
+    /// The job runs at once, or again if it is leased.
+    fn run_at_once(&mut self, now: Timestamp, id: DestinationId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.phase {
             Phase::Leased { .. } => job.during_lease.wake = Some(now),
             // It runs as soon as it may.
             Phase::Turn { .. } => {}
             Phase::Scheduled { due, .. } if due <= now => {}
-            Phase::Idle | Phase::Scheduled { .. } => self.schedule(destination_id, now, Timestamp::MIN, false),
+            Phase::Idle | Phase::Scheduled { .. } => self.schedule(id, now, Timestamp::MIN, false),
         }
     }
 
@@ -168,8 +192,16 @@ impl JobTable {
         }
     }
 
-    pub fn hold(&mut self, hold: Hold) {
-        self.jobs.entry(hold.destination_id).or_insert_with(Job::new).hold(hold);
+    /// Holds a destination or the budget of its limit keys, also one that is not known yet.
+    pub fn hold(&mut self, now: Timestamp, hold: Hold) {
+        // Single limit keys are not held.
+        if limit_key::is_of_key(hold.destination_id) {
+            let group = group_named(hold.destination_id);
+            self.groups.entry(group).or_default().hold(hold);
+            return self.schedule_group(now, group);
+        }
+        let job = self.jobs.entry(hold.destination_id).or_insert_with(Job::new);
+        job.held.hold(hold, job.budget.cursors.as_mut());
     }
 
     /// Claims due jobs and leases that have ended, earliest first.
@@ -268,7 +300,7 @@ impl JobTable {
             job.follow_pace(pace, now);
         }
         if let Some(run) = group {
-            self.groups.entry(run.terms.id).or_default().learn(now, run);
+            self.change_terms_of_group(run.terms.id, now, |group| group.learn(now, run));
         }
         // Each slot is expected after those of the permits before it.
         for delivery in deliveries {
@@ -282,7 +314,7 @@ impl JobTable {
     /// Publishes one permit of a job with known cursors. Its slot is expected after those of the permits `of_run`s before
     /// it; without a run it is expected as soon as the worker is ready.
     fn issue(&mut self, now: Timestamp, delivery: ClaimedDelivery, of_run: bool) {
-        let destination_id = delivery.claim.destination_id;
+        let destination_id = delivery.flow_id;
         let Some(job) = self.jobs.get_mut(&destination_id) else { return };
         if job.budget.cursors.is_none() {
             return;
@@ -306,7 +338,8 @@ impl JobTable {
 
     /// Reserves room for a permit without a run, if there is room and a free slot.
     pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> bool {
-        if self.closed || self.depth() > LAG_DEPTH {
+        // Which limit key a delivery has is not known here.
+        if self.closed || self.depth() > LAG_DEPTH || destination.keyed_at.is_some() {
             return false;
         }
         let Some(job) = self.jobs.get_mut(&destination.id) else { return false };
@@ -342,12 +375,12 @@ impl JobTable {
     /// Publishes a permit for which room was reserved. Returns the delivery when the destination has been suspended or
     /// held, or the worker has stopped.
     pub fn admit(&mut self, now: Timestamp, delivery: ClaimedDelivery) -> Option<ClaimedDelivery> {
-        let destination_id = delivery.claim.destination_id;
+        let destination_id = delivery.flow_id;
         let closed = self.closed;
         // The conditions are checked again, because they may have changed since the room was reserved.
         let admits = |job: &&mut Job| {
             job.terms.as_ref().is_some_and(|terms| !terms.suspended)
-                && !job.is_held(now)
+                && !job.held.is_held(now)
                 && job.budget.cursors.is_some()
         };
         match self.jobs.get_mut(&destination_id).filter(admits).filter(|job| job.budget.reserved > 0 && !closed) {
@@ -422,9 +455,16 @@ impl JobTable {
     }
 
     pub fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
-        let Some(job) = self.jobs.get_mut(&request.id.destination_id) else { return SlotAnswer::Withdrawn };
+        let id = request.id.destination_id;
+        let Some(job) = self.jobs.get_mut(&id) else { return SlotAnswer::Withdrawn };
         let group = job.group().and_then(|group| self.groups.get_mut(&group));
-        job.take_slot(now, request, group)
+        let is_behind = group.as_ref().zip(job.terms.as_ref()).is_some_and(|(group, terms)| group.is_ahead_of(terms));
+        let answer = job.take_slot(now, request, group);
+        // A run brings the terms.
+        if is_behind {
+            self.run_at_once(now, id);
+        }
+        answer
     }
 
     /// Removes a permit whose attempt has ended. A job that waits for room becomes due.
@@ -432,6 +472,9 @@ impl JobTable {
         if self.end_permit(now, id) {
             let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
             job.raise_maxima(answered);
+            if let (Some(group), Some(sent_at)) = (job.group(), answered) {
+                self.change_group(group, |group| group.answered(sent_at));
+            }
             self.room_freed(now, id.destination_id);
         }
     }
@@ -513,8 +556,13 @@ impl JobTable {
     }
 
     fn prune(&mut self, now: Timestamp) {
-        if self.jobs.len() > self.prune_above.max(MIN_KEPT_JOBS) {
-            self.jobs.retain(|_, job| !job.is_forgettable(now));
+        let many = self.jobs.len() > self.prune_above.max(MIN_KEPT_JOBS);
+        if many || now >= self.prune_at {
+            let keeps = self.jobs.len() <= MIN_KEPT_JOBS;
+            self.jobs.retain(|id, job| !job.is_forgettable(now) || (keeps && !limit_key::is_of_key(*id)));
+            // Room for as many as come until the next prune.
+            self.jobs.shrink_to(self.jobs.len() * 2);
+            self.prune_at = now + PRUNE_AFTER;
             let members: IdSet<_> = self.jobs.values().filter_map(Job::group).collect();
             self.groups.retain(|id, group| members.contains(id) || !group.is_forgettable(now));
             self.prune_above = self.jobs.len() * 2;

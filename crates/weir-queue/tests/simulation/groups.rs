@@ -7,8 +7,8 @@ use weir_core::{
     plan::{self, Allowance, Observed},
 };
 use weir_queue::{
-    GroupRun, HandedBack, JobLease, PermitId, Publication, Published, SlotAnswer, SlotRequest, Terms, TermsChange,
-    Wake, WantedSlot, conformance::settings, memory::JobTable,
+    GroupRun, HandedBack, JobLease, PermitId, Publication, Published, Settled, SlotAnswer, SlotRequest, Terms,
+    TermsChange, Wake, WantedSlot, conformance::settings, memory::JobTable,
 };
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 const ASK_AHEAD: Duration = Duration::from_millis(10);
 const LATE: Duration = Duration::from_millis(2);
 /// What was granted before an edit or a move binds after this time.
-const SETTLED: Duration = Duration::from_millis(100);
+pub(crate) const SETTLED: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -35,13 +35,13 @@ type PermitOrder = (usize, u64);
 
 /// A budget's limits since when, and the sends that count in it.
 #[derive(Default)]
-struct Judged {
+pub(crate) struct Judged {
     limits: Vec<(Timestamp, RateLimits)>,
     sends: Vec<Timestamp>,
 }
 
 impl Judged {
-    fn edit(&mut self, now: Timestamp, limits: RateLimits) {
+    pub(crate) fn edit(&mut self, now: Timestamp, limits: RateLimits) {
         self.limits.push((now, limits));
     }
 
@@ -66,26 +66,26 @@ impl Judged {
     }
 }
 
-struct Flow {
-    limits: RateLimits,
+pub(crate) struct Flow {
+    pub(crate) limits: RateLimits,
     weight: u16,
     group: Option<usize>,
     version: i64,
-    backlog: u64,
-    judged: Judged,
+    pub(crate) backlog: u64,
+    pub(crate) judged: Judged,
 }
 
-struct World {
-    table: JobTable,
-    now: Timestamp,
-    flows: Vec<Flow>,
-    groups: Vec<(LimitGroup, Judged)>,
+pub(crate) struct World {
+    pub(crate) table: JobTable,
+    pub(crate) now: Timestamp,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) groups: Vec<(LimitGroup, Judged)>,
     events: BinaryHeap<Reverse<(Timestamp, Event)>>,
     publications: Vec<(Timestamp, Publication)>,
     run_time: Duration,
-    answer: Duration,
-    runs: u64,
-    random: u64,
+    pub(crate) answer: Duration,
+    pub(crate) runs: u64,
+    pub(crate) random: u64,
     callers: Callers,
 }
 
@@ -106,14 +106,15 @@ fn flow(id: DestinationId) -> usize {
     u128::from_be_bytes(*id.as_bytes()) as usize - 1
 }
 
-fn per_second(rate: u32) -> RateLimits {
+pub(crate) fn per_second(rate: u32) -> RateLimits {
     limits(&[(rate, Period::SECOND)])
 }
 
 impl World {
-    fn new(shared: &[RateLimits]) -> Self {
+    pub(crate) fn new(shared: &[RateLimits]) -> Self {
         let group = |(number, limits): (usize, &RateLimits)| {
             let group = LimitGroup {
+                keys_of: None,
                 id: LimitGroupId::from_bytes([number as u8; 16]),
                 tenant: None,
                 name: String::new(),
@@ -141,26 +142,29 @@ impl World {
     }
 
     /// A member of the first group.
-    fn add(&mut self, limits: RateLimits, weight: u16, backlog: u64) {
+    pub(crate) fn add(&mut self, limits: RateLimits, weight: u16, backlog: u64) {
         let judged = Judged { limits: vec![(START, limits.clone())], sends: Vec::new() };
         self.flows.push(Flow { limits, weight, group: Some(0), version: 0, backlog, judged });
         self.wake(self.flows.len() - 1);
     }
 
-    fn wake(&mut self, flow: usize) {
+    pub(crate) fn wake(&mut self, flow: usize) {
         self.table.wake(Wake { destination_id: id(flow), due: self.now });
     }
 
-    fn below(&mut self, most: u64) -> u64 {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % most.max(1)
     }
 
     fn terms(&self, flow: usize) -> Terms {
         let of = &self.flows[flow];
-        let updated_at = Timestamp::from_secs(of.version);
+        let group = of.group.map(|group| &self.groups[group].0);
+        let keyed = group.filter(|group| group.keys_of.is_some());
+        let updated_at = keyed.map_or(Timestamp::from_secs(of.version), |destination| destination.updated_at);
         let mut destination = Destination { id: id(flow), updated_at, ..settings(&of.limits, 10_000) };
-        destination.settings.limit_group = of.group.map(|group| self.groups[group].0.id);
+        destination.settings.limit_group = group.map(|group| group.id);
+        destination.settings.paused = keyed.and_then(|group| group.keys_of).is_some_and(|of| of.suspended);
         destination.settings.weight = of.weight;
         Terms::of(&destination, self.now)
     }
@@ -171,7 +175,7 @@ impl World {
         self.table.edited(self.now, &TermsChange { destination_id: id(flow), terms });
     }
 
-    fn edit_group(&mut self, group: usize, limits: RateLimits) {
+    pub(crate) fn edit_group(&mut self, group: usize, limits: RateLimits) {
         let (terms, judged) = &mut self.groups[group];
         terms.updated_at = terms.updated_at + Duration::from_secs(1);
         terms.rate_limits = limits.clone();
@@ -180,7 +184,7 @@ impl World {
     }
 
     /// The process dies. What was sent is recorded.
-    fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         self.table = JobTable::new(self.now);
         self.events.clear();
         self.publications.clear();
@@ -189,7 +193,7 @@ impl World {
         }
     }
 
-    fn run_for(&mut self, duration: Duration) {
+    pub(crate) fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {
             let published = self.publications.iter().map(|(at, _)| *at).min();
@@ -278,7 +282,7 @@ impl World {
                 in_flight: lease.in_flight,
                 max_in_flight: terms.max_in_flight,
                 max_queued: of.limits.max_queued(),
-                suspended: false,
+                suspended: terms.suspended,
                 breaker: &weir_core::breaker::Breaker::default(),
                 lagging: false,
             };
@@ -288,7 +292,7 @@ impl World {
         let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
         self.flows[number].backlog -= claimed;
         let mut delivery = delivery(self.now);
-        delivery.claim.destination_id = lease.destination_id;
+        delivery.flow_id = lease.destination_id;
         let deliveries = vec![delivery; claimed as usize];
         Publication { lease, terms: Some(terms), recovered, group, pace: None, deliveries, next }
     }
@@ -309,7 +313,10 @@ impl World {
                 }
                 self.events.push(Reverse((self.now + self.answer, Event::Answered(order))));
             }
-            Event::Answered(_) => self.table.settle(self.now, permit.into()),
+            Event::Answered(_) => {
+                let answered = Some(self.now - self.answer);
+                self.table.settle(self.now, Settled { id: permit, answered });
+            }
         }
     }
 
@@ -333,12 +340,12 @@ impl World {
     }
 
     /// Sends of each flow from `since` on.
-    fn sent(&self, since: Timestamp) -> Vec<usize> {
+    pub(crate) fn sent(&self, since: Timestamp) -> Vec<usize> {
         let of = |flow: &Flow| flow.judged.sends.iter().filter(|send| **send >= since).count();
         self.flows.iter().map(of).collect()
     }
 
-    fn assert_caps(&self) {
+    pub(crate) fn assert_caps(&self) {
         for (number, flow) in self.flows.iter().enumerate() {
             flow.judged.assert_cap(&format!("flow {number}"));
         }
@@ -357,7 +364,7 @@ impl World {
     }
 }
 
-const MANY: u64 = 1_000_000;
+pub(crate) const MANY: u64 = 1_000_000;
 
 fn jain(sent: &[usize]) -> f64 {
     let (sum, squares) =
@@ -365,7 +372,7 @@ fn jain(sent: &[usize]) -> f64 {
     sum * sum / (sent.len() as f64 * squares)
 }
 
-fn used(sent: &[usize], per_second: u32) -> f64 {
+pub(crate) fn used(sent: &[usize], per_second: u32) -> f64 {
     sent.iter().sum::<usize>() as f64 / (10.0 * f64::from(per_second))
 }
 

@@ -8,6 +8,7 @@
 
 mod adaptive;
 mod groups;
+mod limit_keys;
 mod world;
 
 use std::time::Duration;
@@ -46,7 +47,7 @@ fn every_limit_holds_and_is_used_over_hours_of_backlog() {
     }
 }
 
-fn in_windows(of: &[(u32, Period)]) -> RateLimits {
+pub(crate) fn in_windows(of: &[(u32, Period)]) -> RateLimits {
     RateLimits::new(limits(of).as_slice().iter().map(RateLimit::as_window).collect()).unwrap()
 }
 
@@ -245,7 +246,7 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         let lease = table.claim_due(START, 1, LEASE).remove(0);
         let limits = limits(&[(1, period)]);
         let mut delivery = delivery(START);
-        delivery.claim.destination_id = id;
+        delivery.flow_id = id;
         let recovered = Some(Limiter::new(&limits));
         let terms = Some(Terms::of(&settings(&limits, 64), START));
         let publication =

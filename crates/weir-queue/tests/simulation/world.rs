@@ -107,6 +107,7 @@ fn destination() -> DestinationId {
 
 pub(crate) fn delivery(now: Timestamp) -> ClaimedDelivery {
     ClaimedDelivery {
+        flow_id: destination(),
         claim: Claim { delivery_id: DeliveryId::from_bytes([1; 16]), destination_id: destination(), epoch: 1 },
         event_id: EventId::from_bytes([2; 16]),
         event_created_at: now,

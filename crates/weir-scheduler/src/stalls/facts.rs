@@ -9,6 +9,8 @@ use weir_core::{
 use weir_queue::QueueProgress;
 use weir_store::{RecentTraffic, StateCounts};
 
+use super::waits_for_keys;
+
 /// The rate of a destination is measured over this time at least, and up to a bucket longer.
 pub(super) const MEASURED: Duration = Duration::from_secs(10);
 /// The time between two sweeps, which give lost jobs back.
@@ -79,7 +81,9 @@ impl Read {
 
     pub(super) fn may_be_behind(&self, destination: &Destination) -> bool {
         let measured = self.now.since(self.measured_from);
-        stall::used(destination, self.attempts(destination.id), measured).is_some_and(|used| used < FULL_USE)
+        let is_below = |used| used < FULL_USE;
+        !waits_for_keys(destination)
+            && stall::used(destination, self.attempts(destination.id), measured).is_some_and(is_below)
     }
 
     /// From when the rate of a destination is measured: deliveries have been due since then, and the watch has run. Attempts

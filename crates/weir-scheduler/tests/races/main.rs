@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod limit_keys;
 mod lost_answers;
 mod outage;
 mod reservations;
@@ -144,7 +145,13 @@ async fn a_delivery_claimed_and_never_published_is_sent_after_its_claim_expires(
     // A scheduler that dies between claim and publish.
     assert_eq!(world.queue.claim_due(1, Duration::from_secs(4)).await.unwrap().leases.len(), 1);
     let expires_at = START + Duration::from_secs(75);
-    let request = ClaimRequest { destination_id: destination(1), limit: 1, expires_at, durable: false };
+    let request = ClaimRequest {
+        flow: weir_store::ClaimedFlow::All,
+        destination_id: destination(1),
+        limit: 1,
+        expires_at,
+        durable: false,
+    };
     assert_eq!(world.store.claim(vec![request], START).await.unwrap()[0].deliveries.len(), 1);
     world.start_scheduler();
     world.start_sweeper();

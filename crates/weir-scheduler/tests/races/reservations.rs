@@ -17,6 +17,7 @@ const WANTED: WantedSlot = WantedSlot { cost: 1, width: Duration::from_millis(10
 
 fn group(rate_limits: RateLimits) -> Arc<LimitGroup> {
     Arc::new(LimitGroup {
+        keys_of: None,
         id: LimitGroupId::from_bytes([9; 16]),
         tenant: None,
         name: "account".to_owned(),

@@ -1,7 +1,7 @@
 //! A store that implements only the calls of scheduler and sweep: waiting deliveries, claims, and the last sends.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -9,8 +9,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, Period, RateLimit, RateLimits, ReplayId,
-    ReservationId, Timestamp,
+    DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, LimitKey, Period, RateLimit, RateLimits,
+    ReplayId, ReservationId, Timestamp,
     activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
@@ -19,11 +19,11 @@ use weir_core::{
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    Arrivals, BreakerChange, Cancelled, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts,
-    DestinationDeletion, DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination,
-    EditPosition, EditedDestination, Hold, LimitChange, LimitGroups, MessageGroup, MessageGroups,
-    MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps,
-    Reservations, SendHistory, SentCounts, StoreResult,
+    Arrivals, BreakerChange, Cancelled, ClaimRequest, ClaimedFlow, Claims, Created, Creation, Deletion,
+    DestinationCounts, DestinationDeletion, DestinationFilter, DestinationLimits, DestinationPatch, Destinations,
+    DueDestination, EditPosition, EditedDestination, FlowKey, Hold, KeyBacklogs, LimitChange, LimitGroups, LimitKeys,
+    MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest, Pause,
+    Recovered, ReplayStep, ReplaySteps, Reservations, SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -38,6 +38,7 @@ pub(crate) fn limits(limit: u32, period: Period) -> RateLimits {
 struct Row {
     id: DeliveryId,
     destination_id: DestinationId,
+    key: Option<LimitKey>,
     due: Timestamp,
     attempts: u32,
     epoch: i64,
@@ -46,10 +47,24 @@ struct Row {
 }
 
 impl Row {
+    fn flow_id(&self) -> DestinationId {
+        self.key.as_ref().map_or(self.destination_id, |key| key.flow_id(self.destination_id))
+    }
+
+    fn is_asked_for(&self, request: &ClaimRequest) -> bool {
+        let is_of_flow = match request.flow {
+            ClaimedFlow::All => true,
+            ClaimedFlow::Key(flow) => self.flow_id() == flow,
+            ClaimedFlow::Keyless => self.key.is_none(),
+        };
+        is_of_flow && self.destination_id == request.destination_id && self.claimed_until.is_none()
+    }
+
     fn claim(&mut self, now: Timestamp, until: Timestamp) -> ClaimedDelivery {
         self.epoch += 1;
         self.claimed_until = Some(until);
         ClaimedDelivery {
+            flow_id: self.flow_id(),
             claim: Claim { delivery_id: self.id, destination_id: self.destination_id, epoch: self.epoch },
             event_id: EventId::from_bytes(*self.id.as_bytes()),
             event_created_at: now,
@@ -68,6 +83,8 @@ impl Row {
 struct Record {
     destinations: HashMap<DestinationId, Arc<Destination>>,
     history: HashMap<DestinationId, SendHistory>,
+    /// What is recorded: the destination, the flow and the start of sends.
+    sends: Vec<(DestinationId, DestinationId, Timestamp)>,
     groups: HashMap<LimitGroupId, Arc<LimitGroup>>,
     /// The ends of reserved slots.
     reserved: Vec<Timestamp>,
@@ -114,6 +131,7 @@ impl TestStore {
         let (tenant, name, max_in_flight) = (None, "account".to_owned(), None);
         let [created_at, updated_at] = [destination.updated_at; 2];
         let terms = LimitGroup {
+            keys_of: None,
             id: group,
             tenant,
             name,
@@ -131,12 +149,46 @@ impl TestStore {
         self.record().destinations[&id].left_homes.clone()
     }
 
+    /// Changes a destination.
+    pub(crate) fn edit(
+        &self,
+        id: DestinationId,
+        now: Timestamp,
+        edit: impl FnOnce(&mut Destination),
+    ) -> Arc<Destination> {
+        let mut record = self.record();
+        let destination = record.destinations.get_mut(&id).unwrap();
+        let edited = Arc::make_mut(destination);
+        edit(edited);
+        edited.updated_at = now;
+        Arc::clone(destination)
+    }
+
     /// Commits a delivery without a wake.
     pub(crate) fn post(&self, to: DestinationId, due: Timestamp) {
+        self.post_with(to, None, due);
+    }
+
+    /// Commits a delivery with a limit key. Returns its flow.
+    pub(crate) fn post_with(&self, to: DestinationId, key: Option<LimitKey>, due: Timestamp) -> DestinationId {
         let mut record = self.record();
         record.posted += 1;
         let id = DeliveryId::from_bytes(record.posted.to_be_bytes());
-        record.rows.push(Row { id, destination_id: to, due, attempts: 0, epoch: 0, claimed_until: None });
+        let row = Row { id, destination_id: to, key, due, attempts: 0, epoch: 0, claimed_until: None };
+        let flow_id = row.flow_id();
+        record.rows.push(row);
+        flow_id
+    }
+
+    /// Ends the delivery of this claim, which was sent then.
+    pub(crate) fn settle(&self, delivery: &ClaimedDelivery, sent_at: Timestamp) {
+        self.record().sends.push((delivery.claim.destination_id, delivery.flow_id, sent_at));
+        self.end(delivery.claim);
+    }
+
+    /// How many deliveries have not ended.
+    pub(crate) fn open(&self) -> usize {
+        self.record().rows.len()
     }
 
     /// Delays the answer to the next claim; the claim itself is made at once.
@@ -168,10 +220,40 @@ impl TestStore {
 }
 
 impl Record {
+    /// Whether the destination is there and not paused.
+    fn is_open(&self, id: DestinationId) -> bool {
+        self.destinations.get(&id).is_some_and(|destination| !destination.settings.paused)
+    }
+
+    /// What is due before then, by `id`.
+    fn due(
+        &self,
+        id: impl Fn(&Row) -> Option<DestinationId>,
+        before: Timestamp,
+        after: Option<DestinationId>,
+        limit: u32,
+    ) -> Vec<DueDestination> {
+        let mut dues: BTreeMap<DestinationId, Timestamp> = BTreeMap::new();
+        let waits = |row: &&Row| row.claimed_until.is_none() && row.due < before && self.is_open(row.destination_id);
+        for row in self.rows.iter().filter(waits) {
+            let Some(id) = id(row).filter(|id| after.is_none_or(|after| *id > after)) else { continue };
+            dues.entry(id).and_modify(|due| *due = row.due.min(*due)).or_insert(row.due);
+        }
+        let due = |(destination_id, due)| DueDestination { destination_id, due };
+        dues.into_iter().map(due).take(limit as usize).collect()
+    }
+
+    /// The recorded sends of a destination or flow.
+    fn sends_of(&self, id: DestinationId) -> impl Iterator<Item = Timestamp> {
+        self.sends.iter().filter(move |(of, flow, _)| [*of, *flow].contains(&id)).map(|(.., at)| *at)
+    }
+
     fn claim(&mut self, request: &ClaimRequest, now: Timestamp) -> Claims {
-        let is_waiting = |row: &&mut Row| row.destination_id == request.destination_id && row.claimed_until.is_none();
         let mut claims = Claims::default();
-        for row in self.rows.iter_mut().filter(is_waiting) {
+        if !self.is_open(request.destination_id) {
+            return claims;
+        }
+        for row in self.rows.iter_mut().filter(|row| row.is_asked_for(request)) {
             if row.due > now || claims.deliveries.len() == request.limit as usize {
                 claims.next_due = Some(claims.next_due.map_or(row.due, |due| due.min(row.due)));
                 continue;
@@ -215,24 +297,16 @@ impl Outbox for TestStore {
         after: Option<DestinationId>,
         limit: u32,
     ) -> StoreResult<Vec<DueDestination>> {
-        let mut due: Vec<DueDestination> = Vec::new();
-        for row in self.record().rows.iter().filter(|row| row.claimed_until.is_none() && row.due < before) {
-            match due.iter_mut().find(|due| due.destination_id == row.destination_id) {
-                Some(first) => first.due = first.due.min(row.due),
-                None => due.push(DueDestination { destination_id: row.destination_id, due: row.due }),
-            }
-        }
-        due.sort_by_key(|due| due.destination_id);
-        due.retain(|due| after.is_none_or(|after| due.destination_id > after));
-        due.truncate(limit as usize);
-        Ok(due)
+        Ok(self.record().due(|row| Some(row.destination_id), before, after, limit))
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
-        let mut record = self.record();
+        let Record { rows, sends, .. } = &mut *self.record();
         let abandoned = |row: &&mut Row| row.claimed_until.is_some_and(|until| all || until < now);
         let mut retried = 0;
-        for row in record.rows.iter_mut().filter(abandoned).take(limit as usize) {
+        for row in rows.iter_mut().filter(abandoned).take(limit as usize) {
+            // Of unknown outcome: at the latest possible instant.
+            sends.push((row.destination_id, row.flow_id(), now));
             (row.claimed_until, row.due) = (None, now);
             row.attempts += 1;
             retried += 1;
@@ -246,11 +320,26 @@ impl Outbox for TestStore {
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
         let record = self.record();
-        Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())
+        let history = |id: &DestinationId| {
+            let known = record.history.get(id).copied().unwrap_or_default();
+            let last_sent_at = known.last_sent_at.max(record.sends_of(*id).max());
+            let is_claimed =
+                |row: &Row| row.claimed_until.is_some() && [row.destination_id, row.flow_id()].contains(id);
+            SendHistory { last_sent_at, unsettled: known.unsettled || record.rows.iter().any(is_claimed) }
+        };
+        Ok(ids.iter().map(history).collect())
     }
 
-    async fn sent_counts(&self, _: &[DestinationId], _: Timestamp, _: RateLimit) -> StoreResult<SentCounts> {
-        not_called()
+    async fn sent_counts(&self, ids: &[DestinationId], since: Timestamp, limit: RateLimit) -> StoreResult<SentCounts> {
+        let record = self.record();
+        let sends = ids.iter().flat_map(|id| record.sends_of(*id)).filter(|at| *at > since);
+        let mut buckets: Vec<_> = sends.map(|at| (at.as_nanos() / limit.bucket().as_nanos() as i64 + 1, 1)).collect();
+        buckets.sort_unstable();
+        let is_claimed = |row: &&Row| {
+            row.claimed_until.is_some() && (ids.contains(&row.destination_id) || ids.contains(&row.flow_id()))
+        };
+        let claimed = record.rows.iter().filter(is_claimed).count() as u32;
+        Ok(SentCounts { buckets, claimed, ..SentCounts::default() })
     }
 
     async fn mark_restored(&self, _: Timestamp) -> StoreResult<()> {
@@ -423,6 +512,35 @@ impl Reservations for TestStore {
     }
 
     async fn prune_reservations(&self, _: Timestamp) -> StoreResult<u64> {
+        not_called()
+    }
+}
+
+#[async_trait]
+impl LimitKeys for TestStore {
+    async fn flow_keys(&self, flows: &[DestinationId]) -> StoreResult<Vec<Option<FlowKey>>> {
+        let record = self.record();
+        let of = |flow: &DestinationId| {
+            let row = record.rows.iter().find(|row| row.key.is_some() && row.flow_id() == *flow)?;
+            Some(FlowKey { destination_id: row.destination_id, key: row.key.clone()? })
+        };
+        Ok(flows.iter().map(of).collect())
+    }
+
+    async fn due_flows(
+        &self,
+        before: Timestamp,
+        after: Option<DestinationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<DueDestination>> {
+        Ok(self.record().due(|row| row.key.is_some().then(|| row.flow_id()), before, after, limit))
+    }
+
+    async fn key_backlogs(&self, _: DestinationId, _: Option<&str>, _: u32) -> StoreResult<KeyBacklogs> {
+        not_called()
+    }
+
+    async fn flow_sends(&self, _: &[DestinationId], _: Timestamp) -> StoreResult<Vec<u64>> {
         not_called()
     }
 }

@@ -11,6 +11,7 @@ mod durability;
 mod failures;
 mod fixtures;
 mod leases;
+mod limit_keys;
 mod message_groups;
 mod open;
 mod partitions;

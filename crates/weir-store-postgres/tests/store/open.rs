@@ -152,6 +152,7 @@ async fn migrate_returns_the_applied_migrations() {
         (38, "costs"),
         (39, "throttled"),
         (40, "reservations"),
+        (41, "limit keys"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

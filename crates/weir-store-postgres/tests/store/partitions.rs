@@ -59,8 +59,13 @@ async fn an_event_of_any_time_is_stored_and_delivered() {
     let times = [Timestamp::MIN, Timestamp::from_secs(86_400), NOW - DAY * 400, NOW + DAY * 400, Timestamp::MAX];
     let events: Vec<_> = (1..).zip(times).map(|(number, time)| event_at(number, time)).collect();
     store.ingest(events.clone()).await.unwrap();
-    let request =
-        ClaimRequest { destination_id: destination_id(1), limit: 9, expires_at: Timestamp::MAX, durable: false };
+    let request = ClaimRequest {
+        flow: weir_store::ClaimedFlow::All,
+        destination_id: destination_id(1),
+        limit: 9,
+        expires_at: Timestamp::MAX,
+        durable: false,
+    };
     let claimed = store.claim(vec![request], Timestamp::MAX).await.unwrap().remove(0).deliveries;
     assert!(claimed.iter().map(|claimed| claimed.event_id).eq(events.iter().map(|new| new.event.id)));
     store.settle(claimed.iter().map(|claimed| Arc::new(result(claimed, Verdict::Delivered))).collect()).await.unwrap();
@@ -109,8 +114,13 @@ async fn three_days(store: &PostgresStore) {
         new
     });
     store.ingest(events.collect()).await.unwrap();
-    let request =
-        ClaimRequest { destination_id: destination_id(1), limit: 5, expires_at: Timestamp::MAX, durable: false };
+    let request = ClaimRequest {
+        flow: weir_store::ClaimedFlow::All,
+        destination_id: destination_id(1),
+        limit: 5,
+        expires_at: Timestamp::MAX,
+        durable: false,
+    };
     let claimed = store.claim(vec![request], LATER).await.unwrap().remove(0).deliveries;
     let verdict = |index: usize| if index == 3 { Verdict::Dead } else { Verdict::Delivered };
     let results = claimed.iter().enumerate().map(|(index, claimed)| result(claimed, verdict(index)));

@@ -229,7 +229,15 @@ pub async fn what_weir_changes_by_itself_is_recorded(subject: Subject) {
 pub async fn a_purge_is_one_activity_that_counts(subject: Subject) {
     let first = subject.create(destination(1)).await;
     let now = NOW + seconds(60);
-    let purge = Purge { destination_id: first.id, pending: true, retrying: true, event_type: None, before: now, now };
+    let purge = Purge {
+        destination_id: first.id,
+        pending: true,
+        retrying: true,
+        event_type: None,
+        limit_key: None,
+        before: now,
+        now,
+    };
     let purged = |second| about(&first, "ann", Action::DestinationPurged, second);
     assert_eq!(subject.store.purge(&purge, purged(1)).await.expect("purge"), 0);
     assert_eq!(subject.actions().await.len(), 1, "nothing was cancelled");

@@ -11,6 +11,7 @@ use crate::{GroupChange, GroupDeletion, MAX_LEFT_HOMES, Membership};
 
 pub(super) fn group(number: u128) -> LimitGroup {
     LimitGroup {
+        keys_of: None,
         id: LimitGroupId::new(NOW, number),
         tenant: None,
         name: format!("group {number}"),

@@ -140,8 +140,15 @@ impl Subject {
             End::Purge => {
                 let head: EventPattern = "head".parse().expect("a pattern");
                 let (destination_id, now) = (destination_id(1), NOW + seconds(9));
-                let purge =
-                    Purge { destination_id, pending: true, retrying: true, event_type: Some(head), before: now, now };
+                let purge = Purge {
+                    destination_id,
+                    pending: true,
+                    retrying: true,
+                    event_type: Some(head),
+                    limit_key: None,
+                    before: now,
+                    now,
+                };
                 assert_eq!(self.store.purge(&purge, activity()).await.expect("purge"), 1);
             }
             End::ExpiryInClaim => {
@@ -311,8 +318,15 @@ pub async fn a_purge_cancels_long_and_many_message_groups_completely(subject: Su
     subject.ingest(events).await;
     let now = NOW + seconds(60);
     let event_type = Some("video.created".parse().expect("a pattern"));
-    let purge =
-        Purge { destination_id: destination_id(1), pending: true, retrying: true, event_type, before: now, now };
+    let purge = Purge {
+        destination_id: destination_id(1),
+        pending: true,
+        retrying: true,
+        event_type,
+        limit_key: None,
+        before: now,
+        now,
+    };
     assert_eq!(subject.store.purge(&purge, activity()).await.expect("purge"), 3_798);
     assert_eq!(subject.claimable().await, [1_000], "the first remaining delivery is the head");
     let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");

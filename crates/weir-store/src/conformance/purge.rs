@@ -8,7 +8,15 @@ const LATER: Verdict = Verdict::Retry { at: Timestamp::from_secs(1_800_000_060) 
 /// A purge of all waiting deliveries of destination 1, begun 60 s after [`NOW`].
 fn everything() -> Purge {
     let now = NOW + seconds(60);
-    Purge { destination_id: destination_id(1), pending: true, retrying: true, event_type: None, before: now, now }
+    Purge {
+        destination_id: destination_id(1),
+        pending: true,
+        retrying: true,
+        event_type: None,
+        limit_key: None,
+        before: now,
+        now,
+    }
 }
 
 impl Subject {

@@ -351,7 +351,8 @@ pub async fn counts_lists_and_purges_include_waiting_replays(subject: Subject) {
     let live = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0).deliveries;
     assert_eq!(live.iter().map(|live| live.claim.delivery_id).collect::<Vec<_>>(), [waiting[1].id]);
     let (destination_id, now) = (destination_id(1), CLAIMED);
-    let purge = Purge { destination_id, pending: true, retrying: true, event_type: None, before: now, now };
+    let purge =
+        Purge { destination_id, pending: true, retrying: true, event_type: None, limit_key: None, before: now, now };
     assert_eq!(subject.store.purge(&purge, activity()).await.expect("purge"), 2);
     subject.settle_later(&claimed, Verdict::Delivered).await;
     subject.settle_later(&live[0], Verdict::Delivered).await;

@@ -23,10 +23,12 @@ pub fn destination_id(number: u128) -> DestinationId {
 /// A destination of the tenant `acme` that takes everything. Ids sort by `number`.
 pub fn destination(number: u128) -> Destination {
     Destination {
+        keyed_at: None,
         id: destination_id(number),
         created_at: NOW,
         updated_at: NOW,
         settings: Settings {
+            key_limits: None,
             url: "https://example.com/hook?a=1".parse().expect("a url"),
             name: format!("destination {number}"),
             tenant: TENANT.to_owned(),
@@ -126,7 +128,13 @@ pub fn begun(filter: ReplayFilter) -> OpenReplay {
 }
 
 pub fn request(number: u128, limit: u32) -> ClaimRequest {
-    ClaimRequest { destination_id: destination_id(number), limit, expires_at: NOW + seconds(60), durable: false }
+    ClaimRequest {
+        flow: crate::ClaimedFlow::All,
+        destination_id: destination_id(number),
+        limit,
+        expires_at: NOW + seconds(60),
+        durable: false,
+    }
 }
 
 pub(super) fn attempt(claimed: &ClaimedDelivery, outcome: AttemptOutcome) -> Attempt {

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, net::SocketAddr, time::Duration};
 
 use weir_core::{
-    AttemptId, DeliveryState, ErrorKind,
+    AttemptId, DeliveryState, ErrorKind, LimitKey,
     delivery::{Attempt, AttemptDetails, AttemptOutcome, ConnectionDetails, Delivery, LastAttempt},
     order::BEHIND,
 };
@@ -14,7 +14,7 @@ use crate::{ErrorFilter, FailedDelivery, PastRecord, PastRecordAttempt, SendPosi
 
 /// The columns of a delivery `d`, its event `e` and its last attempt `a`, for [`delivery`].
 pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, \
-    d.next_attempt_at, d.created_at, d.updated_at, d.expires_at, a.outcome, a.status_code, a.failure, a.error, e.cost";
+    d.next_attempt_at, d.created_at, d.updated_at, d.expires_at, a.outcome, a.status_code, a.failure, a.error, e.cost, d.limit_key";
 
 /// Joins the last attempt `a` to the delivery `d`.
 pub const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempts";
@@ -59,6 +59,7 @@ pub fn delivery<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Delivery, E> {
         updated_at: row.time(8)?,
         expires_at: row.optional_time(9)?,
         cost: cost(row, 14)?,
+        limit_key: row.optional_text(15)?.map(|key| LimitKey::new(&key)),
         last_attempt: row.optional_int(10)?.map(|_| last_attempt(row)).transpose()?,
     })
 }

@@ -18,7 +18,7 @@ use weir_sealing::{Column, EGRESS_SECRETS, HEADERS, Keyring, SIGNING, Unopened};
 use super::{
     Corrupt, Row,
     codes::{interval_code, limits},
-    temporary::{limits_column, read_limits_column},
+    temporary::{Keyed, Limits, limits_column, read_limits_column},
 };
 use crate::LimitChange;
 
@@ -83,7 +83,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
             Egress::default(),
         ),
     };
-    let (below, temporary) = row.parsed(7, "a rate limit", read_limits_column)?;
+    let Limits { below, temporary, keyed_at, key_limits } = row.parsed(7, "a rate limit", read_limits_column)?;
     let settings = Settings {
         tenant: row.text(1)?,
         name: row.text(4)?,
@@ -96,6 +96,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         rate_limits: below.with_min_interval(min_interval(row, 22)?),
         limit_group: row.optionally_parsed(29, "a limit group", |text| text.parse().ok())?,
         weight: weight(row, 30)?,
+        key_limits: key_limits.map(Arc::new),
         adaptive: row.optionally_parsed(28, "the bounds of a pace", |text| serde_json::from_str(text).ok())?,
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
@@ -121,6 +122,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         released_at: row.optional_time(23)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
         left_homes: row.optionally_parsed(31, "homes", homes)?.unwrap_or_default(),
+        keyed_at,
         unreadable: None,
     };
     if let Err(error) = opened {
@@ -206,6 +208,7 @@ pub fn destination_values<'d>(
     let left_homes = Some(&destination.left_homes).filter(|homes| !homes.is_empty());
     let names = |homes: &Vec<Home>| homes.iter().map(ToString::to_string).collect::<Vec<_>>();
     let left_homes = left_homes.map(|homes| serde_json::to_string(&names(homes))).transpose()?;
+    let keyed = destination.keyed_at.map(|since| Keyed { since, limits: settings.key_limits.as_deref() });
     let is_grouped = settings.limit_group.is_some() || left_homes.is_some();
     // The stores bind the values by position, so the order is that of the columns.
     let mut values = [
@@ -213,7 +216,7 @@ pub fn destination_values<'d>(
         text(&settings.name),
         text(settings.url.as_str()),
         text(serde_json::to_string(&patterns)?),
-        text(limits_column(&settings.rate_limits, &destination.temporary, is_grouped)),
+        text(limits_column(&settings.rate_limits, &destination.temporary, is_grouped, keyed)),
         int(settings.max_in_flight.into()),
         int(settings.timeout_ms.into()),
         text(serde_json::to_string(&settings.retry)?),

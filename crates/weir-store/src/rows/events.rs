@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use bytes::Bytes;
 use weir_core::{
-    EventId, TraceParent,
+    EventId, LimitKey, TraceParent,
     claim::ClaimedBody,
     event::{DeliveryOptions, Event, EventBody},
 };
@@ -21,7 +21,7 @@ macro_rules! event_columns {
         concat!(
             "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, ",
             $body,
-            ", e.traceparent, e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key, e.filtered, e.cost"
+            ", e.traceparent, e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key, e.filtered, e.cost, e.limit_key"
         )
     };
 }
@@ -41,6 +41,7 @@ pub fn event<E: From<Corrupt> + From<Unopened>>(row: &impl Row<E>, keyring: &Key
             coalesce_key: row.optional_text(10)?,
             ordering_key: row.optional_text(11)?,
             cost: row.optional_int(13)?.and_then(|cost| u32::try_from(cost).ok()).and_then(NonZeroU32::new),
+            limit_key: row.optional_text(14)?.map(|key| LimitKey::new(&key)),
         },
         filtered: row.optional_int(12)?.and_then(|filtered| filtered.try_into().ok()).unwrap_or(0),
     })
@@ -81,6 +82,6 @@ pub fn known_event<E: From<Corrupt> + From<Unopened>>(
 ) -> Result<((String, String), Ingested), E> {
     let event = event(row, keyring)?;
     let key = event.idempotency_key.clone().ok_or(Corrupt("an idempotency key"))?;
-    let deliveries = row.small(14)?;
+    let deliveries = row.small(15)?;
     Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
 }

@@ -69,6 +69,7 @@ impl Rig {
         let lease = queue.claim_due(1, Duration::from_secs(4)).await.unwrap().leases.remove(0);
         let body = EventBody::stored(Bytes::from_static(b"{}"), 0);
         let delivery = ClaimedDelivery {
+            flow_id: destination.id,
             claim: Claim { delivery_id: DeliveryId::from_bytes([1; 16]), destination_id: destination.id, epoch: 1 },
             event_id: EventId::from_bytes([1; 16]),
             event_created_at: now,

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use weir_core::{Clock, DestinationId, outcome::Effect, time::InWords};
-use weir_queue::{SharedQueue, Terms, TermsChange};
+use weir_queue::{Edits, SharedQueue};
 use weir_store::{BreakerChange, Hold, Pause, WorkerStore};
 
 use super::{BATCH, EndedAttempt, Report, latest, persist};
@@ -152,12 +152,9 @@ impl ConditionStage {
             return;
         };
         let now = self.clock.now();
-        let edits: Vec<_> = destinations
-            .iter()
-            .flatten()
-            .map(|destination| TermsChange { destination_id: destination.id, terms: Terms::of(destination, now) })
-            .collect();
-        if let Err(error) = self.queue.edited(&edits).await {
+        let mut edits = Edits::default();
+        destinations.iter().flatten().for_each(|destination| edits.add(destination, now));
+        if let Err(error) = edits.announce(&*self.queue).await {
             tracing::warn!(%error, "could not announce changes of destinations to the queue");
         }
     }

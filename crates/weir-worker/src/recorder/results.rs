@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use metrics::counter;
 use tokio::sync::mpsc;
 use weir_core::{Clock, DestinationId, Timestamp, outcome::Verdict};
-use weir_queue::{HandedBack, RUN_FALLBACK, SharedQueue, Wake};
+use weir_queue::{HandedBack, PermitId, RUN_FALLBACK, SharedQueue, Wake};
 use weir_store::{Settlement, WorkerStore};
 
 use super::{BATCH, EndedAttempt, Recorded, Report, persist};
@@ -82,7 +82,6 @@ impl ResultStage {
             return;
         }
         let retries: Vec<_> = finished.iter().filter_map(|ended| retry_wake(&ended.attempt)).collect();
-        let destinations: Vec<_> = finished.iter().map(|ended| ended.attempt.result.claim.destination_id).collect();
         let permits: Vec<_> = finished.iter().map(|ended| ended.attempt.permit).collect();
         let results: Vec<_> = finished.iter().map(|ended| ended.attempt.result.clone()).collect();
         // Record, however long the store takes. Until then the entries stay in the delivery queue, in case of a crash.
@@ -101,7 +100,7 @@ impl ResultStage {
         }
         // After the commit, so that the runs find these deliveries due.
         self.wake(&retries).await;
-        self.wake(&wakes_of_advanced_groups(&destinations, &settlements)).await;
+        self.wake(&wakes_of_advanced_groups(&permits, &settlements)).await;
     }
 
     /// Releases the claims of unused permits, hands the permits back, and wakes their destinations.
@@ -123,7 +122,7 @@ impl ResultStage {
         let due = |crowded| if crowded { now + RUN_FALLBACK } else { now };
         let wakes: Vec<_> = unused
             .iter()
-            .map(|(ended, _)| Wake { destination_id: ended.claim.destination_id, due: due(ended.crowded) })
+            .map(|(ended, _)| Wake { destination_id: ended.permit.destination_id, due: due(ended.crowded) })
             .collect();
         self.wake(&wakes).await;
     }
@@ -143,13 +142,13 @@ fn retry_wake(ended: &FinishedAttempt) -> Option<Wake> {
         Verdict::Retry { at } => at,
         Verdict::Delivered | Verdict::Failed | Verdict::Dead => return None,
     };
-    Some(Wake { destination_id: ended.result.claim.destination_id, due })
+    Some(Wake { destination_id: ended.permit.destination_id, due })
 }
 
 /// One wake for each destination whose message groups have a new head, at the earliest due time of those heads.
-fn wakes_of_advanced_groups(destinations: &[DestinationId], settlements: &[Settlement]) -> Vec<Wake> {
+fn wakes_of_advanced_groups(permits: &[PermitId], settlements: &[Settlement]) -> Vec<Wake> {
     let mut dues: HashMap<DestinationId, Timestamp> = HashMap::new();
-    for (&id, settlement) in destinations.iter().zip(settlements) {
+    for (id, settlement) in permits.iter().map(|permit| permit.destination_id).zip(settlements) {
         if let &Settlement::Advanced { next_due, .. } = settlement {
             dues.entry(id).and_modify(|due| *due = next_due.min(*due)).or_insert(next_due);
         }

@@ -153,6 +153,9 @@ pub(crate) struct EventFields {
     /// Keep the order of events with this key, at ordered destinations
     #[arg(long, value_name = "KEY")]
     pub(crate) ordering_key: Option<String>,
+    /// The limit key, in place of the one in the data, at destinations with limit keys
+    #[arg(long, value_name = "KEY")]
+    pub(crate) limit_key: Option<String>,
     /// How much of limits that count costs each send takes, 1 to 1000 [default: 1]
     #[arg(long, value_name = "POINTS", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_COST)))]
     pub(crate) cost: Option<u32>,
@@ -206,6 +209,9 @@ pub(crate) enum DeliveryCommand {
     List {
         #[command(flatten)]
         filter: DeliveryFilter,
+        /// Only deliveries with this limit key; needs --destination
+        #[arg(long, value_name = "KEY", requires = "destination")]
+        limit_key: Option<String>,
         /// Only deliveries of this event
         #[arg(long, value_name = "EVENT")]
         event: Option<String>,
@@ -268,6 +274,9 @@ pub(crate) enum ReplayCommand {
     Create {
         #[command(flatten)]
         filter: DeliveryFilter,
+        /// Only deliveries with this limit key; needs --destination
+        #[arg(long, value_name = "KEY", requires = "destination")]
+        limit_key: Option<String>,
         /// Only this state: dead, failed, cancelled or delivered; may be repeated [default: dead and failed]
         #[arg(long = "state", value_name = "STATE")]
         states: Vec<String>,

@@ -11,6 +11,7 @@ use super::{
     api::{Consent, PageFlags},
     complete::destination_names,
     limit::LimitText,
+    limit_keys::KeyFlags,
     time::{ComingTime, PastTime, Span},
 };
 
@@ -186,6 +187,8 @@ pub(crate) struct Changes {
     #[arg(long, conflicts_with = "proxy")]
     pub(crate) default_proxy: bool,
     #[command(flatten)]
+    pub(crate) keys: KeyFlags,
+    #[command(flatten)]
     pub(crate) adaptive: AdaptiveFlags,
     #[command(flatten)]
     pub(crate) tls: TlsFiles,
@@ -360,6 +363,9 @@ pub(crate) struct PurgeFilter {
     /// Only events of this type: exact (video.created), a prefix (video.*) or *
     #[arg(long, value_name = "PATTERN")]
     event_type: Option<String>,
+    /// Only deliveries with this limit key
+    #[arg(long, value_name = "KEY")]
+    limit_key: Option<String>,
     /// Only events created before this time: 2h (ago), yesterday, a date, or RFC 3339
     #[arg(long, value_name = "TIME")]
     before: Option<PastTime>,

@@ -12,6 +12,7 @@ mod event_types;
 mod events;
 mod keys;
 mod limit_groups;
+mod limit_keys;
 mod names;
 mod open;
 mod overview;
@@ -67,6 +68,7 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::Shedding(args) => shedding::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::EventTypes(args) => event_types::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::LimitGroups(args) => limit_groups::run(&Call::new(&args.call)?, args.command).await,
+        ApiCommand::LimitKeys(args) => limit_keys::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Open(args) => open::run(args).await,
         ApiCommand::Status(args) => status::run(&Call::new(&args.call)?).await,
         // It judges what it finds, also that the server does not answer.

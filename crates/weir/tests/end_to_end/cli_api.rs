@@ -661,3 +661,36 @@ async fn a_limit_group_is_made_shared_shown_and_deleted() {
     user.says(&["limit-groups", "delete", "partner", "--yes"]).await;
     assert_eq!(user.json(&["limit-groups", "list"]).await, json!([]));
 }
+
+#[tokio::test]
+async fn limit_keys_are_set_listed_paused_and_removed() {
+    let user = User::start().await;
+    let url = "https://example.com/hooks";
+    let set = ["--limit-key", "/customer", "--key-limit", "5/second", "--key-override", "a=b=50/second"];
+    user.says(&[&["destinations", "create", url, "--name", "hub"][..], &set].concat()).await;
+    user.says(&["destinations", "pause", "hub"]).await;
+    for data in [r#"{"customer": "cus_1"}"#, "1"] {
+        user.says(&["events", "post", "t", data]).await;
+    }
+    user.says(&["events", "post", "t", "1", "--limit-key", "cus_1"]).await;
+    let shown = user.says(&["destinations", "show", "hub"]).await;
+    assert!(shown.contains("/customer: 5/second for each value") && shown.contains("1 override"), "{shown}");
+    let listed = user.says(&["limit-keys", "list", "hub"]).await;
+    assert!(listed.contains("cus_1") && listed.contains("(no key)") && listed.contains("50/second"), "{listed}");
+    assert!(!user.says(&["limit-keys", "list", "hub", "--search", "cus"]).await.contains("(no key)"));
+    let paused = user.says(&["limit-keys", "pause", "hub", "cus_1", ""]).await;
+    assert!(paused.contains("Paused the key cus_1 of hub"), "{paused}");
+    let keys = user.json(&["limit-keys", "list", "hub"]).await;
+    let of = |key: &str| keys["data"].as_array().unwrap().iter().find(|row| row["key"] == key).cloned().unwrap();
+    assert_eq!((of("cus_1")["paused"].clone(), of("cus_1")["waiting"].clone()), (json!(true), json!(2)));
+    assert_eq!(of("")["paused"], true);
+    assert!(user.says(&["limit-keys", "resume", "hub", "cus_1", ""]).await.contains("Resumed the key"));
+    let found = user.json(&["deliveries", "list", "--destination", "hub", "--limit-key", "cus_1"]).await;
+    assert_eq!(found.as_array().map(Vec::len), Some(2));
+    let edited = user.json(&["destinations", "edit", "hub", "--key-override", "a=b=none"]).await;
+    assert_eq!((&edited["key_limits"]["key"], &edited["key_limits"]["overrides"]), (&json!("/customer"), &json!({})));
+    let removed = user.json(&["destinations", "edit", "hub", "--limit-key", "none"]).await;
+    assert_eq!(removed["key_limits"], json!(null));
+    let (code, error) = user.fails(&["limit-keys", "pause", "hub", "cus_1"]).await;
+    assert!(code == 1 && error.contains("set `key_limits` first"), "{code} {error}");
+}

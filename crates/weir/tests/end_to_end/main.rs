@@ -36,6 +36,7 @@ mod holds;
 mod journeys;
 mod keys;
 mod limit_groups;
+mod limit_keys;
 mod logs;
 mod metrics;
 mod openapi_fuzzed;

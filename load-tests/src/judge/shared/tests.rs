@@ -6,7 +6,7 @@ use weir_core::{Limiter, RateLimits, Timestamp, audit::Evidence, budget, limiter
 
 use super::super::{judge, tests};
 use crate::{
-    recording::{Destination, Home, LimitChange, LimitGroup, Recording},
+    recording::{Call, CallOutcome, Destination, Home, LimitChange, LimitGroup, Recording},
     scenario::ExpectShared,
 };
 
@@ -200,4 +200,37 @@ fn expected_shares_are_judged_by_weight() {
     assert_passes(&shared);
     shared.destinations[1].weight = 1;
     assert_breach(&shared, "fairness 0.9");
+}
+
+fn calls(times_ms: impl IntoIterator<Item = i64>) -> Vec<Call> {
+    let call = |ms| Call { limit_group: 0, at: tests::at(ms), outcome: CallOutcome::Made };
+    times_ms.into_iter().map(call).collect()
+}
+
+#[test]
+fn calls_of_callers_count_under_the_limit_of_their_group() {
+    let mut beside = members(per_second(10), &[every(200, 0, 10)]);
+    beside.calls = calls(every(200, 100, 10));
+    assert_passes(&beside);
+    let judged = &judge(&beside).limit_groups[0];
+    assert_eq!((judged.arrivals, judged.calls), (10, 10));
+    beside.calls = calls(every(200, 100, 10).into_iter().chain([1_930]));
+    assert_breach(&beside, "1 arrivals above the limit of a second; the fullest window holds 11");
+    // A slot that nobody used is no call.
+    beside.calls.last_mut().unwrap().outcome = CallOutcome::TooLate;
+    assert_passes(&beside);
+    assert_eq!(judge(&beside).limit_groups[0].too_late, 1);
+}
+
+#[test]
+fn all_callers_together_have_the_share_of_one_member() {
+    let mut beside = members(per_second(100), &[every(200, 0, 20), every(200, 50, 20)]);
+    beside.limit_groups[0].expect = ExpectShared { share_within: Some(0.1), ..ExpectShared::default() };
+    beside.calls = calls(every(200, 100, 20));
+    assert_passes(&beside);
+    beside.calls = calls(every(400, 100, 10));
+    assert_breach(&beside, "a member is 0.");
+    // Callers that never had a slot have no share.
+    beside.calls.iter_mut().for_each(|call| call.outcome = CallOutcome::NoSlot);
+    assert_breach(&beside, "a member is unknown from its share");
 }

@@ -21,6 +21,8 @@ use crate::{
 
 /// State that Weir sets and an edit can end. These fields do not decide which action an edit is.
 const DERIVED: [&str; 6] = ["paused_reason", "breaker_state", "held_until", "held_reason", "override", "hold"];
+/// Objects of which only the members that differ are shown.
+const PARTS: [&str; 2] = ["key_limits", "overrides"];
 const SECRETS: [&str; 2] = ["secret", "previous_secret"];
 
 /// The values of a destination before and after a change. Equal values are left out.
@@ -70,6 +72,11 @@ fn keep_differences(before: &mut Map<String, Value>, after: &mut Map<String, Val
         let is_same = after.get(name) == Some(value) && !is_masked_change(value);
         if is_same {
             after.remove(name);
+        } else if let (true, Value::Object(old), Some(Value::Object(new))) =
+            (PARTS.contains(&name.as_str()), value, after.get_mut(name))
+        {
+            // An override of one key among a thousand is an edit of one.
+            keep_differences(old, new);
         }
         !is_same
     });
@@ -153,11 +160,12 @@ fn keep_changed_headers(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
     use weir_core::{
-        DestinationId, RateLimits, Timestamp,
+        DestinationId, LimitKey, RateLimits, Timestamp,
         destination::Settings,
+        limit_key::{KeyLimits, KeyOverride},
         order::DeliveryOrder,
         pattern::EventPattern,
         signing::{KeyKind, Secret, Signing},
@@ -169,6 +177,7 @@ mod tests {
 
     fn destination() -> Destination {
         let settings = Settings {
+            key_limits: None,
             url: "https://example.com/".parse().unwrap(),
             name: "billing".to_owned(),
             tenant: "acme".to_owned(),
@@ -213,6 +222,31 @@ mod tests {
         );
         let both = edited(|settings| (settings.paused, settings.name) = (true, "other".to_owned()));
         assert_eq!(both.0, Action::DestinationEdited);
+    }
+
+    #[test]
+    fn of_limit_keys_only_the_overrides_that_changed_are_shown() {
+        let keys = |overrides: &[(&str, bool)]| {
+            let special = |&(key, paused): &(&str, bool)| {
+                (LimitKey::new(key), KeyOverride { weight: Some(2), paused, ..KeyOverride::default() })
+            };
+            Some(Arc::new(KeyLimits {
+                pointer: "/customer".to_owned(),
+                rate_limits: RateLimits::default(),
+                max_in_flight: None,
+                weight: 1,
+                overrides: overrides.iter().map(special).collect(),
+            }))
+        };
+        let (mut before, mut after) = (destination(), destination());
+        before.settings.key_limits = keys(&[("a", false), ("b", false), ("c", false)]);
+        after.settings.key_limits = keys(&[("a", false), ("b", true)]);
+        let (before, after) = destination_changes(Some(&before), Some(&after)).unwrap();
+        assert_eq!(destination_action(before.as_ref(), after.as_ref()), Action::DestinationEdited);
+        let special = |paused: bool| json!({"rate_limits": null, "max_in_flight": null, "weight": 2, "paused": paused});
+        let overrides = json!({"b": special(false), "c": special(false)});
+        assert_eq!(before.unwrap()["key_limits"], json!({"overrides": overrides}));
+        assert_eq!(after.unwrap()["key_limits"], json!({"overrides": {"b": special(true)}}));
     }
 
     #[test]

@@ -2,16 +2,20 @@
 
 use axum::{Json, extract::State};
 use weir_api_types as types;
+use weir_core::LimitKey;
 use weir_store::{DeliveryFilter, ListCount};
 
 use crate::{
     auth::Caller,
-    problem::ApiResult,
+    problem::{ApiResult, Problem},
     readers::{
         ordered_page::OrderedPage,
         page::{List, Listing},
         query::{Query, RangeParameters, parameters},
-        texts::{AttemptErrorText, DeliveryStatesText, DestinationIdText, EventIdText, EventPatternText, TenantText},
+        texts::{
+            AttemptErrorText, DeliveryStatesText, DestinationIdText, EventIdText, EventPatternText, LimitKeyText,
+            TenantText,
+        },
     },
     resources::destinations::is_of_others,
     state::Api,
@@ -43,6 +47,8 @@ parameters! {
         /// Only deliveries whose last attempt had this error: `dns`, `connect`, `tls`, `timeout`, `broken`,
         /// `forbidden`, `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)
         error: Option<AttemptErrorText>,
+        /// Only deliveries with this limit key; needs `destination`. Empty: events without a key
+        limit_key: Option<LimitKeyText>,
     }
 }
 
@@ -77,6 +83,7 @@ pub(crate) async fn show(
     }
     let (from, to) = range.times();
     let filter = DeliveryFilter {
+        limit_key: limit_key(filter.limit_key, filter.destination.is_some())?,
         destination_id: filter.destination.map(|id| id.0),
         event_id: filter.event.map(|id| id.0),
         states: filter.state.map(|states| states.0).unwrap_or_default(),
@@ -96,6 +103,16 @@ pub(crate) async fn show(
     });
     let data = super::views(&api, read.rows).await?;
     Ok(Json(types::DeliveryList { list: List { data, next_cursor }, count }))
+}
+
+/// A key belongs to a destination: without one nothing would match.
+fn limit_key(given: Option<LimitKeyText>, has_destination: bool) -> ApiResult<Option<LimitKey>> {
+    match given {
+        Some(_) if !has_destination => {
+            Err(Problem::invalid_field("/limit_key", "needs `destination`, to which the key belongs: name it too"))
+        }
+        given => Ok(given.map(|key| key.0)),
+    }
 }
 
 fn count_view(ListCount { value, capped }: ListCount) -> types::ListCount {

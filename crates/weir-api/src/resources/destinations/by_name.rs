@@ -15,7 +15,6 @@ use utoipa::{
 };
 use weir_api_types as types;
 use weir_core::{Destination, egress::ProxyChoice};
-use weir_queue::Terms;
 use weir_store::NamedCreation;
 
 use super::{
@@ -199,7 +198,7 @@ async fn replace(
         }
     };
     if let Some(destination) = &edited {
-        api.announce_edit(destination.id, Terms::of(destination, api.clock.now())).await;
+        api.announce_edit(destination).await;
     }
     Ok(edited)
 }

@@ -11,11 +11,11 @@ use weir_core::{
     signing::Secret,
     temporary::Temporary,
 };
-use weir_queue::Terms;
 use weir_store::{Created, Creation, DestinationPatch};
 
 use super::{
     check_readable, etag, find,
+    key_limits::check_alone,
     limit_group::{check_may_leave, check_may_move},
 };
 use crate::{
@@ -88,7 +88,7 @@ async fn replace(
             edited.into_new().flatten()
         };
         if let Some(destination) = edited {
-            api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
+            api.announce_edit(&destination).await;
             return Ok((current, destination));
         }
     }
@@ -140,6 +140,7 @@ pub(crate) async fn commit(
     let groups = (current.settings.limit_group, settings.limit_group);
     check_may_move(api, caller, groups, &current.settings.tenant).await?;
     check_may_leave(current, groups)?;
+    check_alone(&settings, current.keyed_at.is_some())?;
     let changes_settings = settings != current.settings;
     let made_at = api.clock.now();
     let patch = DestinationPatch {

@@ -24,9 +24,15 @@ use crate::{
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
-const PATCH_NOTES: [(&str, &str); 19] = [
+const PATCH_NOTES: [(&str, &str); 20] = [
     ("limit_group", "`null` leaves the group. Takes effect within 100 ms and does not reset the windows."),
     ("weight", "Takes effect with the next sends."),
+    (
+        "key_limits",
+        "Merged member by member, also the overrides: a `null` member of `overrides` removes one. Arrays are replaced as a \
+         whole; `\"key_limits\": null` removes all. Limits take effect within 100 ms and reset no window; another `key` \
+         applies to the events from then on.",
+    ),
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
     ("filter", "Replaces the whole filter; `null` removes it. Applies to the events that come from then on."),

@@ -15,6 +15,7 @@ use super::{
     egress::{ProxyText, TlsRequest},
     filter::FilterRequest,
     headers::Headers,
+    key_limits::KeyLimitsRequest,
     rates::{Limits, RateLimitRequest},
     retry::RetryRequest,
     signature::SignatureRequest,
@@ -94,6 +95,8 @@ object! {
         /// Its part of the group's rate beside the weights of the other members that have a backlog.
         #[schema(minimum = 1, maximum = 1_000, default = json!(DEFAULT_WEIGHT))]
         pub(super) weight: Option<u32>,
+        /// `null`: its events have no limit keys.
+        pub(super) key_limits: Option<KeyLimitsRequest>,
         /// The maximum number of sends that are started and not yet settled at one time.
         #[schema(minimum = 1, maximum = 10_000, default = json!(DEFAULT_MAX_IN_FLIGHT))]
         pub(super) max_in_flight: Option<u32>,
@@ -231,8 +234,11 @@ mod tests {
         let (breaker, alerts) = (object_schema::<BreakerRequest>(), object_schema::<Alerts>());
         let limit = object_schema::<RateLimitRequest>();
         let weights = u32::from(*WEIGHTS.start())..=u32::from(*WEIGHTS.end());
-        let table: [(&Object, &str, RangeInclusive<u32>); 14] = [
-            (&request, "weight", weights),
+        let key_limits = object_schema::<KeyLimitsRequest>();
+        let table: [(&Object, &str, RangeInclusive<u32>); 16] = [
+            (&request, "weight", weights.clone()),
+            (&key_limits, "weight", weights),
+            (&key_limits, "max_in_flight", 1..=MAX_IN_FLIGHT),
             (&request, "min_interval_ms", MIN_INTERVAL_MS),
             (&limit, "margin_ms", 0..=MAX_MARGIN_MS),
             (&request, "max_in_flight", 1..=MAX_IN_FLIGHT),

@@ -25,6 +25,7 @@ use weir_core::{
 use super::{
     egress::Kept,
     headers::{Header, Headers, MASK},
+    key_limits::{KeyLimitsRequest, check_alone},
     patch::DestinationPatch,
     rates,
     request::DestinationRequest,
@@ -41,7 +42,7 @@ use crate::{
 /// The settings of a new destination.
 pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> ApiResult<Settings> {
     let context = Context { addresses, current: None, origin_changes: false, renews_secret: false };
-    read_with(body, |request, errors| context.settings(request, errors))
+    read_with(body, |request, errors| context.settings(request, errors)).and_then(alone)
 }
 
 /// The settings of an edited destination: the patch merged into `shown`, the view of `current`.
@@ -62,14 +63,21 @@ pub(crate) fn merge(
     // A null is read only together with a style.
     let renews_secret = patch.0.get("secret").is_some_and(Value::is_null);
     let context = Context { addresses, current: Some(current), origin_changes, renews_secret };
-    read_with(patch.merge_into(shown), |request, errors| context.settings(request, errors)).and_then(fit)
+    read_with(patch.merge_into(shown), |request, errors| context.settings(request, errors))
+        .and_then(fit)
+        .and_then(alone)
 }
 
 /// The settings that replace all current ones. Only the secret, and header values that are masked, stay.
 pub(crate) fn replace(current: &Settings, body: Value, addresses: &AddressPolicy) -> ApiResult<Settings> {
     let origin_changes = changes_origin(&current.url, &body);
     let context = Context { addresses, current: Some(current), origin_changes, renews_secret: false };
-    read_with(body, |request, errors| context.settings(request, errors)).and_then(fit)
+    read_with(body, |request, errors| context.settings(request, errors)).and_then(fit).and_then(alone)
+}
+
+/// Refuses limit keys together with what they cannot be combined with.
+fn alone(settings: Settings) -> ApiResult<Settings> {
+    check_alone(&settings, false).map(|()| settings)
 }
 
 /// Refuses the style if it does not fit the secret of the destination. The request names no secret, so the request is
@@ -126,6 +134,7 @@ impl Context<'_> {
         let skip_after_attempts = request.skip_after_attempts.and_then(NonZeroU32::new);
         // Absent fields get their defaults.
         Some(Settings {
+            key_limits: request.key_limits.and_then(KeyLimitsRequest::limits),
             url: url?,
             name: request.name.map(|name| name.0).unwrap_or_default(),
             tenant,

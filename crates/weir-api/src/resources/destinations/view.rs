@@ -9,7 +9,7 @@ use weir_core::{
     temporary::{Hold, Override},
 };
 
-use super::{adaptive, body, breaker, egress, headers::MASK, rates, retry, signature};
+use super::{adaptive, body, breaker, egress, headers::MASK, key_limits, rates, retry, signature};
 use crate::{
     event_types::EventTypes,
     problem::{self, ApiResult},
@@ -85,6 +85,7 @@ pub(crate) fn settings(settings: &Settings) -> types::DestinationSettings {
         adaptive: settings.adaptive.as_ref().map(adaptive::view),
         limit_group: settings.limit_group.map(|id| id.to_string()),
         weight: settings.weight,
+        key_limits: settings.key_limits.as_deref().map(key_limits::view),
         max_in_flight: settings.max_in_flight,
         timeout_ms: settings.timeout_ms,
         retry: retry::view(&settings.retry),

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, ops::RangeInclusive, sync::LazyLock, time::Duration};
 
 use http::HeaderMap;
 use weir_core::{
-    DestinationId, EventId, Timestamp,
+    DestinationId, EventId, LimitKey, Timestamp,
     destination::DEFAULT_TENANT,
     event::{DeliveryOptions, Event, EventBody},
     id::InvalidId,
@@ -23,7 +23,7 @@ use crate::{
     readers::{
         depth::{MAX_DEPTH, is_too_deep},
         fields::{object_schema, schema_of},
-        texts::{check_event_key, check_idempotency_key, check_new_type, check_tenant, parsed},
+        texts::{check_event_key, check_idempotency_key, check_limit_key, check_new_type, check_tenant, parsed},
         values::{outside, range, whole},
     },
 };
@@ -90,6 +90,10 @@ fn accept(
     }
     options.coalesce_key = request.coalesce_key;
     options.ordering_key = request.ordering_key;
+    if let Some(Err(detail)) = request.limit_key.as_deref().map(check_limit_key) {
+        errors.add("/limit_key", detail);
+    }
+    options.limit_key = request.limit_key.as_deref().map(LimitKey::new);
     if let Some(cost) = request.cost {
         match whole(cost, &COST_RANGE) {
             // The usual cost is none, so that the same event has the same options.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use weir_core::{Timestamp, event::Event};
+use weir_core::{LimitKey, Timestamp, event::Event};
 
 use crate::problem::Problem;
 
@@ -23,10 +23,12 @@ pub(super) fn another_event() -> Problem {
 }
 
 /// The delivery options as they were posted: `ttl_s` counts from the time at which the event is due.
-fn options(event: &Event) -> (Option<Timestamp>, Option<Duration>, Option<&str>, Option<&str>, u32) {
+fn options(event: &Event) -> (Option<Timestamp>, Option<Duration>, [Option<&str>; 3], u32) {
     let options = &event.options;
     let ttl = options.expires_at.map(|at| at.since(event.due()));
-    (options.deliver_at, ttl, options.coalesce_key.as_deref(), options.ordering_key.as_deref(), event.cost())
+    let limit_key = options.limit_key.as_ref().map(LimitKey::as_str);
+    let keys = [options.coalesce_key.as_deref(), options.ordering_key.as_deref(), limit_key];
+    (options.deliver_at, ttl, keys, event.cost())
 }
 
 /// The bytes of a JSON value without the white space between its parts.

@@ -15,7 +15,9 @@ use weir_core::{Timestamp, destination::DEFAULT_TENANT};
 
 use crate::readers::{
     fields::object,
-    texts::{DestinationIdText, EventKeyText, IdempotencyKeyText, NewEventTypeText, TenantText, TimeText},
+    texts::{
+        DestinationIdText, EventKeyText, IdempotencyKeyText, LimitKeyText, NewEventTypeText, TenantText, TimeText,
+    },
 };
 
 /// The maximum number of events of one batch. A test compares this and the next constant with the schemas.
@@ -41,6 +43,7 @@ pub(super) struct BorrowedEvent<'a> {
     pub(super) ttl_s: Option<f64>,
     pub(super) coalesce_key: Option<String>,
     pub(super) ordering_key: Option<String>,
+    pub(super) limit_key: Option<String>,
     pub(super) cost: Option<f64>,
 }
 
@@ -77,6 +80,8 @@ object! {
         /// stored. So an event that is posted after the 202 of another event is sent after that event. The events of a
         /// batch keep their order.
         ordering_key: Option<EventKeyText>,
+        /// The limit key of the event at destinations with `key_limits`, in place of the one in its `data`.
+        limit_key: Option<LimitKeyText>,
         /// How much of each limit with the unit `cost` a send of the event takes. Refused if it is above such a limit of a
         /// destination that takes the event.
         #[schema(minimum = 1, maximum = 1_000, default = 1)]

@@ -16,8 +16,29 @@ use crate::{
 impl JobTable {
     /// Applies the terms of a group. Its members need no run: their permits get slots by these terms.
     pub fn edited_group(&mut self, now: Timestamp, terms: &Arc<LimitGroup>) {
-        self.groups.entry(terms.id).or_default().follow(now, terms);
+        self.change_terms_of_group(terms.id, now, |group| group.follow(now, terms));
         self.schedule_group(now, terms.id);
+    }
+
+    /// Lets a group follow terms. If it is a destination with limit keys and they are newer, its keys that wait for slots
+    /// by older terms, or for the end of a pause, run at once: each has terms of its own.
+    pub(super) fn change_terms_of_group(&mut self, id: LimitGroupId, now: Timestamp, change: impl FnOnce(&mut Group)) {
+        let group = self.groups.entry(id).or_default();
+        let version = |group: &Group| group.terms.as_ref().filter(|terms| terms.of_keys).map(|terms| terms.version);
+        let before = version(group);
+        change(group);
+        if before.is_none() || version(group) == before {
+            return;
+        }
+        let waits = |job: &Job| match job.phase {
+            Phase::Scheduled { floor, .. } => floor > now,
+            Phase::Idle => job.terms.as_ref().is_some_and(|terms| terms.suspended),
+            Phase::Turn { .. } | Phase::Leased { .. } => false,
+        };
+        let waiting = self.jobs.iter().filter(|(_, job)| job.group() == Some(id) && waits(job));
+        for member in waiting.map(|(member, _)| *member).collect::<Vec<_>>() {
+            self.run_at_once(now, member);
+        }
     }
 
     /// Takes slots of a group for callers outside Weir.

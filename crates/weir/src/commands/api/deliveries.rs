@@ -24,10 +24,11 @@ use crate::{
 
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::List { filter, event, state, oldest, page } => {
+        Command::List { filter, limit_key, event, state, oldest, page } => {
             let mut query = by_id(&call.client, &filter).await?;
             let order = oldest.then_some("oldest");
-            query.extend(fields(&serde_json::json!({"event": event, "state": state, "order": order}))?);
+            let own = serde_json::json!({"event": event, "state": state, "order": order, "limit_key": limit_key});
+            query.extend(fields(&own)?);
             let rows = call.list(&["v1", "deliveries"], &query, page).await?;
             // All deliveries of a filter by destination have the same one.
             let names = match filter.destination {

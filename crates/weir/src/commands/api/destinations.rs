@@ -13,7 +13,7 @@ use super::{
     client::{Answer, Fields, Request},
     confirm, fields, lasting,
     limit_groups::group_id,
-    read_file,
+    limit_keys, read_file,
     records::{InWords as _, for_a_while, waits},
     settings,
 };
@@ -212,6 +212,9 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     lines.extend(destination.overridden().map(|overridden| ("override", overridden)));
     lines.push(("limits", destination.limits()));
     lines.push(("event types", joined(&destination.settings.event_types)));
+    if let Some(keys) = &destination.settings.key_limits {
+        lines.extend(limit_keys::lines(keys, &destination.id));
+    }
     lines.extend(settings::lines(&answer.read()?));
     lines.extend(settings::certificate_lines(&destination.tls_certificates));
     lines.extend(settings::backlog_lines(&backlog));
@@ -244,6 +247,7 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
     }
     body.extend(tls(&changes.tls)?);
     body.extend(adaptive(&changes.adaptive)?);
+    body.extend(limit_keys::of_flags(&changes.keys)?);
     if changes.no_filter {
         body.insert("filter".to_owned(), Value::Null);
     }

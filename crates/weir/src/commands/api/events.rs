@@ -90,6 +90,7 @@ fn shown(EventDetail { event, deliveries }: EventDetail, names: &Names, call: &C
         ("idempotency key", event.idempotency_key),
         ("coalesce key", event.coalesce_key),
         ("ordering key", event.ordering_key),
+        ("limit key", event.limit_key),
     ];
     lines.extend(keys.into_iter().filter_map(|(name, key)| Some((name, key?))));
     let mut text = format!("{}\n{}", event.id, settings::render(&lines, call.screen));

@@ -27,8 +27,9 @@ const LIST: [&str; 2] = ["v1", "replays"];
 
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Create { filter, states, dry_run, consent } => {
+        Command::Create { filter, limit_key, states, dry_run, consent } => {
             let mut body = by_id(&call.client, &filter).await?;
+            body.extend(limit_key.map(|key| ("limit_key".to_owned(), key.into())));
             if !states.is_empty() {
                 body.insert("states".to_owned(), states.into());
             }

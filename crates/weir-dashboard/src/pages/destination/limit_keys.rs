@@ -1,0 +1,254 @@
+//! The tab *Limit keys*: the limit keys of a destination, the busiest first, what each may send, and their limits.
+
+use askama::Template;
+use axum::extract::Query;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use weir_api_types::{KeyLimits, LimitKeyList, LimitKeyRow};
+use weir_core::access::Role;
+
+use super::{Head, Tab, limits_form::Typed};
+use crate::{
+    client::{ApiPath, Call, append},
+    example::Example,
+    extend::extend,
+    faults::Faults,
+    fields::Fields,
+    frame::{Also, Frame, Me, Section},
+    path_id::PathId,
+    refusal::Refusal,
+    units::Units as _,
+    views::{DestinationText as _, LimitText as _},
+    visit::{Answered, Visit},
+};
+
+/// The keys that the page lists.
+const ROWS: &str = "100";
+
+/// What is searched, and in which order.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Place {
+    q: String,
+    sort: String,
+}
+
+extend! {
+    trait KeyText for LimitKeyRow {
+        fn label(&self) -> &str {
+            if self.key.is_empty() { "(no key)" } else { &self.key }
+        }
+
+        fn limits(&self) -> String {
+            let limits: Vec<String> = self.rate_limits.iter().map(|limit| limit.short()).collect();
+            if limits.is_empty() { "only turns".to_owned() } else { limits.join(", ") }
+        }
+
+        fn why(&self) -> &'static str {
+            match self.binding.as_deref() {
+                Some("key") => "Its own limit",
+                Some("destination") => "It takes turns in the limits of the destination",
+                Some("paused") => "It is paused",
+                _ => "",
+            }
+        }
+    }
+}
+
+/// The form of the limits of each key, with what was typed.
+struct Editor {
+    pointer: String,
+    weight: String,
+    typed: Typed,
+    faults: Faults,
+}
+
+impl Editor {
+    fn of(limits: Option<&KeyLimits>) -> Self {
+        let rates = limits.map_or(&[][..], |limits| &limits.rate_limits);
+        Self {
+            pointer: limits.map(|limits| limits.key.clone()).unwrap_or_default(),
+            weight: limits.map(|limits| limits.weight.to_string()).unwrap_or_default(),
+            typed: Typed::of_limits(rates, None, limits.and_then(|limits| limits.max_in_flight)),
+            faults: Faults::default(),
+        }
+    }
+
+    fn read(fields: &Fields) -> Self {
+        Self {
+            pointer: fields.text("pointer").to_owned(),
+            weight: fields.text("weight").to_owned(),
+            typed: Typed::read(fields),
+            faults: Faults::default(),
+        }
+    }
+
+    /// As the API takes it.
+    fn body(&self) -> Value {
+        let mut typed = self.typed.body();
+        let mut body = json!({"key": self.pointer, "rate_limits": typed["rate_limits"].take()});
+        body["max_in_flight"] = typed["max_in_flight"].take();
+        if !self.weight.is_empty() {
+            body["weight"] = number(&self.weight);
+        }
+        json!({ "key_limits": body })
+    }
+
+    /// What the API refused, beside the fields that have it.
+    fn refused(mut self, refusal: &Refusal) -> Self {
+        let mut refusal = refusal.clone();
+        for error in &mut refusal.errors {
+            if let Some(of_keys) = error.pointer.strip_prefix("/key_limits") {
+                error.pointer = of_keys.to_owned();
+            }
+        }
+        self.faults = self.typed.faults(&refusal);
+        self
+    }
+}
+
+/// What is no number goes to the API as it is, which says so.
+fn number(text: &str) -> Value {
+    text.parse::<u64>().map_or_else(|_| text.into(), Value::from)
+}
+
+/// The figures, which live updates replace.
+struct Live {
+    head: Head,
+    place: Place,
+    keys: LimitKeyList,
+    example: Example,
+}
+
+impl Live {
+    fn fragment(&self) -> String {
+        let mut path = format!("{}/fragments/destinations/{}/keys", self.head.base, self.head.destination.id);
+        append(&mut path, "q", &self.place.q);
+        append(&mut path, "sort", &self.place.sort);
+        path
+    }
+
+    /// The limits of each key, if the destination has limit keys.
+    fn limits(&self) -> Option<&KeyLimits> {
+        self.head.destination.settings.key_limits.as_ref()
+    }
+
+    /// How an event with a key is sent.
+    fn event(&self) -> String {
+        self.example.post("/v1/events", r#"{"type": "order.paid", "data": {"customer": {"id": "cus_1"}}}"#)
+    }
+
+    /// Whether the list is in the order of use.
+    fn is_by_use(&self) -> bool {
+        self.place.sort == "use"
+    }
+
+    /// The list of the deliveries of a key that wait.
+    fn waiting(&self, key: &str) -> String {
+        let Head { base, destination, .. } = &self.head;
+        let mut link = format!("{base}/deliveries?destination={}&state=pending,retrying&order=oldest", destination.id);
+        append(&mut link, "limit_key", key);
+        link
+    }
+}
+
+#[derive(Template)]
+#[template(path = "destination_keys.html")]
+struct KeysPage {
+    frame: Frame,
+    live: Live,
+    editor: Editor,
+}
+
+#[derive(Template)]
+#[template(path = "destination_keys_live.html")]
+struct KeysLive {
+    live: Live,
+}
+
+async fn read(visit: &Visit, id: &str, place: Place) -> Result<(Me, Live), Refusal> {
+    let keys = ApiPath::of(["destinations", id, "keys"]).with("q", &place.q).with("sort", &place.sort);
+    let keys = keys.with("limit", ROWS);
+    let (me, (destination, etag), keys) =
+        tokio::try_join!(visit.me(), super::read(visit, id), visit.api.get::<LimitKeyList>(&keys))?;
+    let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
+    let head = Head { base, destination, etag, tab: Tab::Keys, can_operate };
+    let example = Example::new(visit, &me);
+    Ok((me, Live { head, place, keys, example }))
+}
+
+fn page(visit: &Visit, me: Me, live: Live, editor: Editor) -> KeysPage {
+    let frame = visit.frame(me, Section::None, format!("Keys of {}", live.head.destination.label()));
+    KeysPage { frame: frame.live(Also::Time.query()), live, editor }
+}
+
+pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
+    let (me, live) = read(&visit, &id, place).await?;
+    let editor = Editor::of(live.limits());
+    visit.page(&page(&visit, me, live, editor))
+}
+
+pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
+    let (_, live) = read(&visit, &id, place).await?;
+    visit.fragment(&KeysLive { live })
+}
+
+/// Sets the limits of each key, or removes all limit keys.
+pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
+    let editor = Editor::read(&fields);
+    let is_removed = fields.has("remove");
+    let body = if is_removed { json!({"key_limits": null}) } else { editor.body() };
+    let path = ApiPath::of(["destinations", &id]);
+    let edit = Call::new(Method::PATCH, &path).json(&body)?.if_match(fields.text("etag"))?;
+    let to = format!("/destinations/{id}/keys");
+    match visit.api.send(&edit).await {
+        Err(refusal) if !is_removed && refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            let (me, live) = read(&visit, &id, Place::default()).await?;
+            let page = page(&visit, me, live, editor.refused(&refusal));
+            visit.page_with(refusal.status, &page)
+        }
+        answer => visit.after(&to, answer, |_| {
+            let text =
+                if is_removed { REMOVED } else { "Saved. Each key has these limits, unless its own say otherwise." };
+            text.to_owned()
+        }),
+    }
+}
+
+const REMOVED: &str = "The limit keys are removed. The limits of the destination alone are in effect.";
+
+/// Pauses or resumes one key.
+pub(crate) async fn pause(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
+    let is_paused = fields.text("paused") == "true";
+    let verb = if is_paused { "pause" } else { "resume" };
+    let call = Call::new(Method::POST, &ApiPath::of(["destinations", &id, "keys", fields.raw("key"), verb]));
+    visit.after(&format!("/destinations/{id}/keys"), visit.api.send(&call).await, |_| {
+        let key = fields.raw("key");
+        if is_paused { format!("{key} is paused. Its deliveries wait.") } else { format!("{key} is sent again.") }
+    })
+}
+
+/// Gives one key limits of its own, or takes them away.
+pub(crate) async fn override_key(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
+    let key = fields.text("key").to_owned();
+    let mut special = Map::new();
+    if !fields.text("limit").is_empty() {
+        let limit = json!({"limit": number(fields.text("limit")), "period": fields.text("period")});
+        special.insert("rate_limits".to_owned(), json!([limit]));
+    }
+    if !fields.text("weight").is_empty() {
+        special.insert("weight".to_owned(), number(fields.text("weight")));
+    }
+    let is_ended = fields.has("end");
+    let value = if is_ended { Value::Null } else { Value::Object(special) };
+    let body = json!({"key_limits": {"overrides": {&*key: value}}});
+    let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&body)?;
+    visit.after(&format!("/destinations/{id}/keys"), visit.api.send(&edit).await, |_| {
+        if is_ended {
+            format!("{key} has the limits of the other keys.")
+        } else {
+            format!("{key} has limits of its own.")
+        }
+    })
+}
