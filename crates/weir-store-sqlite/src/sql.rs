@@ -87,7 +87,7 @@ impl<'v> Values<'v> {
         values
     }
 
-    /// Ids, padded with NULLs to the size of a [`Batch`], which is the first of the answer.
+    /// The size of a [`Batch`] that has room for these ids, and the ids with NULLs behind them up to this size.
     pub(crate) fn padded_ids(ids: &'v [DestinationId]) -> (usize, Self) {
         let size = padded(ids.len());
         let mut values = Self::with_capacity(size);

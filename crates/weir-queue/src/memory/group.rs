@@ -122,9 +122,9 @@ impl Group {
         Progress { lowered_maximum: self.held.slow_start(), ..self.budget.progress(now, self.held.until()) }
     }
 
-    /// Whether permits of a member with these terms may get slots, as far as its group decides: nothing of the group is
-    /// unknown, it is not suspended, and the terms are not from before its last edit if it is a destination with limit
-    /// keys.
+    /// Whether the group lets a member with these terms send. Three conditions: the queue knows the terms and the cursors of
+    /// the group; the group is not suspended; and if it is a destination with limit keys, the member's terms are not older
+    /// than its last edit.
     pub(super) fn lets_send(&self, now: Timestamp, member: &Terms) -> bool {
         self.is_known(now) && !self.is_suspended() && !self.is_ahead_of(member)
     }

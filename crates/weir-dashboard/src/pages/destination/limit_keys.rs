@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use weir_api_types::{KeyLimits, LimitKeyList, LimitKeyRow};
 use weir_core::access::Role;
 
-use super::{Head, Tab, limits_form::Typed};
+use super::{Head, Tab, limits_form::Typed, temporary::number};
 use crate::{
     client::{ApiPath, Call, append},
     example::Example,
@@ -106,11 +106,6 @@ impl Editor {
         self.faults = self.typed.faults(&refusal);
         self
     }
-}
-
-/// What is no number goes to the API as it is, which says so.
-fn number(text: &str) -> Value {
-    text.parse::<u64>().map_or_else(|_| text.into(), Value::from)
 }
 
 /// The figures, which live updates replace.

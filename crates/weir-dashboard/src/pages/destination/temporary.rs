@@ -107,6 +107,6 @@ fn lasting(fields: &Fields) -> Result<Value, Refusal> {
 }
 
 /// What is no number goes to the API as it is, which says so.
-fn number(text: &str) -> Value {
+pub(super) fn number(text: &str) -> Value {
     text.parse::<u64>().map_or_else(|_| text.into(), Value::from)
 }

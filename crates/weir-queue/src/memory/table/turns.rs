@@ -36,6 +36,8 @@ impl JobTable {
             Phase::Turn { .. } | Phase::Leased { .. } => false,
         };
         let waiting = self.jobs.iter().filter(|(_, job)| job.group() == Some(id) && waits(job));
+        // At most the jobs of the table. An edit of a destination with many keys is one pass over them, for which other calls
+        // of this process wait.
         for member in waiting.map(|(member, _)| *member).collect::<Vec<_>>() {
             self.run_at_once(now, member);
         }
