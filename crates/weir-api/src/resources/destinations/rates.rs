@@ -44,11 +44,14 @@ object! {
 }
 
 impl RateLimitRequest {
-    /// A period has a name, a length, or both.
+    /// A period has a name, a length, or both, and the unit `cost` does not go with the shape `even`.
     pub(crate) fn keywords() -> Value {
         let given =
             |field: &str| json!({"properties": {(field): {"type": ["string", "integer"]}}, "required": [field]});
-        json!({"anyOf": [given("period"), given("window_s")]})
+        let unless = |field: &str, value: &str| json!({"properties": {(field): {"not": {"const": value}}}});
+        json!({"anyOf": [given("period"), given("window_s")], "allOf": [
+            {"anyOf": [unless("unit", "cost"), unless("shape", "even")]},
+        ]})
     }
 
     /// `None` after a fault, which is added. Both names of a period may be given, as an answer has them.
