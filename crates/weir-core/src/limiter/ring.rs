@@ -5,7 +5,8 @@
 //! R + 1 sends the one that was granted last started a window or more after one of the others. At most 1/600 of the
 //! use is lost by the buckets, and the width of a slot.
 //!
-//! Only buckets that hold slots are kept, 602 at most.
+//! Only buckets that hold slots are kept: 602 at most, and as many more as end later because of a wide slot, of which
+//! none is wider than 2.5 s.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -128,17 +129,22 @@ impl Ring {
         self.end_of(bucket) + self.limit.period.window() + self.limit.margin()
     }
 
-    /// Counts slots that end at `end`. Ends come in order; one that is earlier than the last counts with it.
+    /// Counts slots that end at `end`. Behind a wide slot, ends do not come in order.
     pub fn count(&mut self, end: Timestamp, slots: u32) {
         self.count_in(self.bucket_of(end), slots);
     }
 
     fn count_in(&mut self, bucket: i64, slots: u32) {
+        if slots == 0 {
+            return;
+        }
         self.total += u64::from(slots);
-        match self.buckets.back_mut() {
-            _ if slots == 0 => {}
-            Some((last, counted)) if *last >= bucket => *counted = counted.saturating_add(slots),
-            _ => self.buckets.push_back((bucket, slots)),
+        // Few buckets are newer, and mostly none.
+        let newer = self.buckets.iter().rev().take_while(|(other, _)| *other > bucket).count();
+        let position = self.buckets.len() - newer;
+        match position.checked_sub(1).map(|before| &mut self.buckets[before]) {
+            Some((same, counted)) if *same == bucket => *counted = counted.saturating_add(slots),
+            _ => self.buckets.insert(position, (bucket, slots)),
         }
     }
 
@@ -150,18 +156,20 @@ impl Ring {
             self.total -= u64::from(slots);
             self.released = self.released.max(bucket);
         }
-        self.count(start + width, self.limit.taken_by(cost));
-        self.buckets.back().map_or(0, |(bucket, _)| *bucket)
+        let bucket = self.bucket_of(start + width);
+        self.count_in(bucket, self.limit.taken_by(cost));
+        bucket
     }
 
     /// Takes back the count of the last slot, which is in this bucket.
     pub(super) fn give_back(&mut self, bucket: i64, cost: u32) {
         let taken = self.limit.taken_by(cost);
-        let Some((_, slots)) = self.buckets.back_mut().filter(|(last, _)| *last == bucket) else { return };
+        let Ok(position) = self.buckets.binary_search_by_key(&bucket, |(bucket, _)| *bucket) else { return };
+        let (_, slots) = &mut self.buckets[position];
         *slots -= taken;
         self.total -= u64::from(taken);
         if *slots == 0 {
-            self.buckets.pop_back();
+            self.buckets.remove(position);
         }
     }
 

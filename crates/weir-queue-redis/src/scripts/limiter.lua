@@ -1,7 +1,7 @@
 -- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds. A
 -- limiter is { cursors = { { limit, period, burst, margin, since, spent }… }, interval = the minimum interval or nil,
 -- last_start = time or nil, wide_end = the latest end of slots that were wider than usual, or nil, held_until = time,
--- is_wide = true if the last slot was made wider for a caller, last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil, and where a
+-- is_wide = true if the last slot was made wider for a caller, last_take = { start, last_start before it or false, and for each cursor since and spent before it, its end } or nil, and where a
 -- limit is in costs: last_cost, usual_cost = the mean cost of the last sends in parts of COST_OF_ONE, waiting = { the
 -- highest cost that waits for room, from when and until when nothing cheaper overtakes it } or nil }. A cursor of an earlier version has
 -- no margin. Cursors with a ring: ring.lua.
@@ -251,6 +251,7 @@ do
       note_cost(limiter, cost)
     end
     limiter.last_start = math.max(limiter.last_start or 0, start)
+    before[#before + 1] = start + width
     -- Without a limit there is nothing to give back.
     limiter.last_take = (#limiter.cursors > 0 or limiter.interval) and before or nil
     return start + width
@@ -262,7 +263,7 @@ end
 local function cursors_before(limiter, start)
   local last = limiter.last_take
   if not last or last[1] ~= start or limiter.last_start ~= math.max(last[2] or 0, start)
-    or #last ~= 2 + 2 * #limiter.cursors then
+    or #last ~= 3 + 2 * #limiter.cursors then
     return nil
   end
   local before = {}
@@ -291,7 +292,7 @@ local function give_back(limiter, start, at, cost)
   if before then
     for _, cursor in ipairs(before) do
       if cursor.ring then
-        uncount_slot(cursor, cost)
+        uncount_slot(cursor, limiter.last_take[#limiter.last_take], cost)
       end
     end
     limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil

@@ -23,20 +23,62 @@ local function release_of(cursor, bucket)
   return bucket * bucket_of(cursor) + window_of(cursor.period) + (cursor.margin or 0)
 end
 
--- Counts slots in a bucket: not before the newest.
-local function count_in(ring, bucket, slots)
-  if slots == 0 then
-    return
+local count_in, uncount_in
+do
+  -- The index and the bucket of the newest pair that is not after `bucket`, and the bucket after it. The index is below
+  -- the first pair if there is none. Few buckets are newer, and mostly none.
+  local function seek(ring, bucket)
+    local index, found, after = #ring - 1, ring[4], nil
+    while index > RING_HEAD and found > bucket do
+      index, found, after = index - 2, found - ring[index], found
+    end
+    return index, found, after
   end
-  ring[2] = ring[2] + slots
-  if #ring == RING_HEAD then
-    ring[3], ring[4] = bucket, bucket
-    ring[RING_HEAD + 1], ring[RING_HEAD + 2] = 0, slots
-  elseif bucket <= ring[4] then
-    ring[#ring] = ring[#ring] + slots
-  else
-    ring[#ring + 1], ring[#ring + 2] = bucket - ring[4], slots
-    ring[4] = bucket
+
+  -- Counts slots in a bucket.
+  function count_in(ring, bucket, slots)
+    if slots == 0 then
+      return
+    end
+    ring[2] = ring[2] + slots
+    local index, found, after = seek(ring, bucket)
+    if index > RING_HEAD and found == bucket then
+      ring[index + 1] = ring[index + 1] + slots
+      return
+    end
+    local distance = index > RING_HEAD and bucket - found or 0
+    table.insert(ring, index + 2, slots)
+    table.insert(ring, index + 2, distance)
+    if index < RING_HEAD then
+      ring[3] = bucket
+    end
+    if after then
+      ring[index + 4] = after - bucket
+    else
+      ring[4] = bucket
+    end
+  end
+
+  -- Counts so many slots less in a bucket.
+  function uncount_in(ring, bucket, slots)
+    local index, found, after = seek(ring, bucket)
+    if index < RING_HEAD or found ~= bucket then
+      return
+    end
+    ring[2], ring[index + 1] = ring[2] - slots, ring[index + 1] - slots
+    if ring[index + 1] > 0 then
+      return
+    end
+    local is_oldest, before = index == RING_HEAD + 1, found - ring[index]
+    table.remove(ring, index)
+    table.remove(ring, index)
+    if not after then
+      ring[4] = before
+    elseif is_oldest then
+      ring[3], ring[index] = after, 0
+    else
+      ring[index] = after - before
+    end
   end
 end
 
@@ -132,14 +174,10 @@ local function take_in_ring(cursor, slot_start, slot_end, cost)
   cursor.ring[5] = mark_of(cursor, slot_start)
 end
 
--- Takes the last slot back, which counts in the newest bucket.
-local function uncount_slot(cursor, cost)
-  local ring, taken = cursor.ring, taken_by(cursor, cost)
-  ring[2], ring[#ring], ring[5] = ring[2] - taken, ring[#ring] - taken, mark_of(cursor, cursor.since)
-  if ring[#ring] == 0 then
-    ring[4] = ring[4] - ring[#ring - 1]
-    ring[#ring], ring[#ring - 1] = nil, nil
-  end
+-- Takes the last slot back, which ended at this time.
+local function uncount_slot(cursor, slot_end, cost)
+  uncount_in(cursor.ring, math.ceil(slot_end / bucket_of(cursor)), taken_by(cursor, cost))
+  cursor.ring[5] = mark_of(cursor, cursor.since)
 end
 
 -- The slots of another cursor's ring.
