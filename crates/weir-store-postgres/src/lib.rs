@@ -47,6 +47,7 @@ mod event_types;
 #[cfg(test)]
 #[path = "../tests/store/fixtures.rs"]
 mod fixtures;
+mod heads;
 mod history;
 mod ingest;
 mod limit_group_members;
@@ -94,6 +95,7 @@ pub use sealed_rows::PostgresSealedRows;
 use cache::DestinationCache;
 use claims::Claiming;
 use destinations::Lookup;
+use heads::Heads;
 use ingest::Posting;
 use outbox::Releasing;
 use partitions::Partitions;
@@ -168,6 +170,7 @@ struct Shared {
     process: OwnProcess,
     write_failures: WriteFailures,
     keyring: Keyring,
+    heads: Heads,
 }
 
 /// The size of the body cache, which keeps the bodies of stored events for the first claims of their deliveries.
@@ -184,6 +187,7 @@ impl Default for Shared {
             process: OwnProcess::default(),
             write_failures: WriteFailures::default(),
             keyring: Keyring::default(),
+            heads: Heads::default(),
         }
     }
 }

@@ -35,6 +35,8 @@ const LIMIT_KEYS: &str = concat!(
 
 /// The migration that brought sealed rows.
 pub(crate) const SEALED: i64 = 29;
+/// The migration that brought bodies without heads.
+pub(crate) const WITHOUT_HEADS: i64 = 42;
 
 pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     Migration { version: 1, description: "initial", sql: INITIAL },
@@ -75,6 +77,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(39, "throttled", include_str!("../../../migrations/postgres/0039_throttled.sql")),
     migration(40, "reservations", include_str!("../../../migrations/postgres/0040_reservations.sql")),
     Migration { version: 41, description: "limit keys", sql: LIMIT_KEYS },
+    migration(42, "body heads", include_str!("../../../migrations/postgres/0042_body_heads.sql")),
 ]);
 
 fn migrator() -> Migrator {
@@ -141,7 +144,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 26] = [
+    const LEFT_BEHIND: [(i64, &str); 27] = [
         (
             1,
             r#"
@@ -278,6 +281,14 @@ mod tests {
             delivery_ordering_keys => NULL, delivery_follows => NULL);
         "#,
         ),
+        (
+            42,
+            // Bodies of which the head is not stored. A program of the previous version fails at the negative offset.
+            r#"
+        INSERT INTO events (id, tenant, event_type, created_at, data_offset, body)
+        VALUES ('01a3185c-5000-7000-8000-00000000000f', 'acme', 'video.created', 1800000000000000000, -108, '1}');
+        "#,
+        ),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -312,6 +323,8 @@ mod tests {
         assert_eq!(counts, [StateCounts::new([2, 0, 0, 1, 0, 0, 1, 0, 0])], "before and after the counters were added");
         let event = store.event(EventId::from_bytes(bytes(2))).await.unwrap().unwrap();
         assert_eq!((event.body.data(), event.filtered), ("1".into(), 2));
+        let body = store.event(EventId::from_bytes(bytes(15))).await.unwrap().unwrap().body;
+        assert_eq!((body.data(), body.head().event_type), ("1".into(), "video.created"));
         assert!(destination.settings.filter.is_some());
         let detail = store.delivery(DeliveryId::from_bytes(bytes(4))).await.unwrap().unwrap();
         assert_eq!(detail.delivery.state, DeliveryState::Delivered);

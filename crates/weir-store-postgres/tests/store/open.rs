@@ -153,6 +153,7 @@ async fn migrate_returns_the_applied_migrations() {
         (39, "throttled"),
         (40, "reservations"),
         (41, "limit keys"),
+        (42, "body heads"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());
