@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, raw_sql};
 use weir_core::{Timestamp, claim::ClaimedBody};
-use weir_store::{Bodies as _, Destinations as _, History as _, Ingest as _, Outbox as _};
+use weir_store::{Destinations as _, History as _, Ingest as _, Outbox as _};
 use weir_store_postgres::PostgresStore;
 
 use crate::{
