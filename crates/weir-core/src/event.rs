@@ -188,7 +188,8 @@ mod tests {
         assert_eq!(after, "[1, 2]}");
         assert_eq!(EventBody::with_head(id, "video.created", at, &after), body);
         // Stored bodies count on these bytes.
-        let head = r#"{"id":"evt_00000000000000000000000000","type":"video.created","timestamp":"2027-01-15T08:00:00.123Z","#;
+        let head =
+            r#"{"id":"evt_00000000000000000000000000","type":"video.created","timestamp":"2027-01-15T08:00:00.123Z","#;
         assert_eq!(body.bytes(), &format!(r#"{head}"data":[1, 2]}}"#));
         // Another head is kept.
         assert_eq!(body.after_head(id, "video.deleted", at), None);

@@ -169,10 +169,8 @@ pub(crate) const CLAIM_WITH_BODIES: &str = sql!(claim_of_destinations!(
     "claimed c JOIN events e ON e.id = c.event_id"
 ));
 
-pub(crate) const CLAIM: &str = sql!(claim_of_destinations!(
-    "NULL::integer, NULL::bytea, NULL::bytea, NULL::text, NULL::bigint",
-    "claimed c"
-));
+pub(crate) const CLAIM: &str =
+    sql!(claim_of_destinations!("NULL::integer, NULL::bytea, NULL::bytea, NULL::text, NULL::bigint", "claimed c"));
 
 pub(crate) const CLAIM_FLOWS_WITH_BODIES: &str = sql!(claim_of_flows!(
     "e.data_offset, e.body, e.traceparent, e.event_type, e.created_at",

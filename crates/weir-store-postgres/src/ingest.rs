@@ -358,8 +358,11 @@ async fn insert(
     let claims = deliveries.iter().any(|delivery| delivery.claimed_until.is_some());
     let owner = guards.owner.filter(|_| claims);
     let bodies = column(events, |stored| shared.heads.stored_body(stored.event));
-    let sealed: Vec<Cow<'_, [u8]>> = events.iter().zip(&bodies)
-        .map(|(stored, (_, body))| shared.keyring.seal_bytes(&BODY, stored.event.id.as_bytes(), body)).collect();
+    let sealed: Vec<Cow<'_, [u8]>> = events
+        .iter()
+        .zip(&bodies)
+        .map(|(stored, (_, body))| shared.keyring.seal_bytes(&BODY, stored.event.id.as_bytes(), body))
+        .collect();
     let row = sqlx::query(STORE)
         // The guards.
         .bind(LOCK_SPACE)

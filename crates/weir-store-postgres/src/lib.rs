@@ -24,7 +24,7 @@
 //! `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`. `own_changes` has the holds,
 //! pauses and breakers that follow from answers, `recovery` the claims that nobody holds.
 //!
-//! `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of sealed rows. `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
+//! `heads` says which bodies are stored without their heads. `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of sealed rows. `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
 
 mod activity;
 mod alerting;

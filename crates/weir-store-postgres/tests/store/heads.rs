@@ -44,6 +44,7 @@ async fn a_new_database_has_no_heads_and_excludes_programs_that_need_them() {
 
 #[tokio::test]
 async fn heads_are_stored_while_programs_of_the_version_before_may_read_them() {
-    let (offset, first, oldest) = stored(&Database::create().await, Some(NOW + std::time::Duration::from_secs(60))).await;
+    let (offset, first, oldest) =
+        stored(&Database::create().await, Some(NOW + std::time::Duration::from_secs(60))).await;
     assert_eq!((offset, first, oldest), (event(1).event.body.data_offset() as i32, b'{', 1));
 }
