@@ -178,7 +178,7 @@ async fn store_after_refresh(
     // Take the tenants' locks first: what is read about their destinations then stays current until the commit.
     let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
     // Read what the cache lacks: idempotency keys that are in use, and changed destinations.
-    let known = known_keys(new, &mut transaction, shared).await?;
+    let known = known_keys(new, &mut transaction, &shared.keyring).await?;
     learn_changes(tenants, &mut transaction, shared).await?;
     let guards = Guards { owner: shared.process.id(), ..Guards::default() };
     // A process that was declared dead still stores events, but makes no claims.
