@@ -73,12 +73,25 @@ pub struct EventBody {
 impl EventBody {
     /// Freezes the body of an event. `data` must be one JSON value; `event_type` must be valid (see [`valid_type`]).
     pub fn freeze(id: EventId, event_type: &str, created_at: Timestamp, data: &str) -> Self {
-        let head = format!(r#"{{"id":"{id}","type":"{event_type}","timestamp":"{created_at}","data":"#);
+        let head = head(id, event_type, created_at);
         let mut bytes = BytesMut::with_capacity(head.len() + data.len() + 1);
         bytes.put_slice(head.as_bytes());
         bytes.put_slice(data.as_bytes());
         bytes.put_u8(b'}');
         Self { bytes: bytes.freeze(), data_offset: head.len() as u32, trace: None }
+    }
+
+    /// What follows the head, if the head follows from these properties of the event: then it need not be stored.
+    pub fn after_head(&self, id: EventId, event_type: &str, created_at: Timestamp) -> Option<Bytes> {
+        let offset = self.data_offset as usize;
+        let is_own = self.bytes.get(..offset)? == head(id, event_type, created_at).as_bytes();
+        (is_own && self.bytes.len() > offset).then(|| self.bytes.slice(offset..))
+    }
+
+    /// The body of which [`Self::after_head`] was stored.
+    pub fn with_head(id: EventId, event_type: &str, created_at: Timestamp, after: &[u8]) -> Self {
+        let head = head(id, event_type, created_at);
+        Self { bytes: [head.as_bytes(), after].concat().into(), data_offset: head.len() as u32, trace: None }
     }
 
     /// A body read back from the store.
@@ -124,6 +137,12 @@ impl EventBody {
     }
 }
 
+/// What a body says before its `data`. It never changes: stores leave it out and make it again at each attempt, of which
+/// all must send the same bytes.
+fn head(id: EventId, event_type: &str, created_at: Timestamp) -> String {
+    format!(r#"{{"id":"{id}","type":"{event_type}","timestamp":"{created_at}","data":"#)
+}
+
 /// What a body says before its `data`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventHead<'b> {
@@ -159,6 +178,22 @@ mod tests {
         assert_eq!(body.head(), head);
         assert_eq!(EventBody::stored(Bytes::from_static(b"{}"), 9).head().id, "");
         assert_eq!(EventBody::stored(body.bytes().clone(), body.data_offset()), body);
+    }
+
+    #[test]
+    fn a_body_is_the_same_after_its_head_was_left_out() {
+        let (at, id) = (Timestamp::from_nanos(1_800_000_000_123_456_789), EventId::from_bytes([0; 16]));
+        let body = EventBody::freeze(id, "video.created", at, "[1, 2]");
+        let after = body.after_head(id, "video.created", at).unwrap();
+        assert_eq!(after, "[1, 2]}");
+        assert_eq!(EventBody::with_head(id, "video.created", at, &after), body);
+        // Stored bodies count on these bytes.
+        let head =
+            r#"{"id":"evt_00000000000000000000000000","type":"video.created","timestamp":"2027-01-15T08:00:00.123Z","#;
+        assert_eq!(body.bytes(), &format!(r#"{head}"data":[1, 2]}}"#));
+        // Another head is kept.
+        assert_eq!(body.after_head(id, "video.deleted", at), None);
+        assert_eq!(EventBody::stored(Bytes::from_static(b"{}"), 9).after_head(id, "video.created", at), None);
     }
 
     #[test]

@@ -92,14 +92,14 @@ FROM ",
             "
 UNION ALL
 -- The next due time of each request.
-SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (",
             $next,
             "
 ) next
 UNION ALL
 -- The sign that this process is not registered.
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
         )
     };
 }
@@ -165,19 +165,23 @@ macro_rules! claim_of_flows {
 /// The claim that also reads the bodies. [`CLAIM`] reads none. It is a separate statement, because an outer join with a
 /// condition would look up each event and then discard it.
 pub(crate) const CLAIM_WITH_BODIES: &str = sql!(claim_of_destinations!(
-    "e.data_offset, e.body, e.traceparent",
+    "e.data_offset, e.body, e.traceparent, e.event_type, e.created_at",
     "claimed c JOIN events e ON e.id = c.event_id"
 ));
 
-pub(crate) const CLAIM: &str = sql!(claim_of_destinations!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
+pub(crate) const CLAIM: &str =
+    sql!(claim_of_destinations!("NULL::integer, NULL::bytea, NULL::bytea, NULL::text, NULL::bigint", "claimed c"));
 
-pub(crate) const CLAIM_FLOWS_WITH_BODIES: &str =
-    sql!(claim_of_flows!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id"));
+pub(crate) const CLAIM_FLOWS_WITH_BODIES: &str = sql!(claim_of_flows!(
+    "e.data_offset, e.body, e.traceparent, e.event_type, e.created_at",
+    "claimed c JOIN events e ON e.id = c.event_id"
+));
 
-pub(crate) const CLAIM_FLOWS: &str = sql!(claim_of_flows!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
+pub(crate) const CLAIM_FLOWS: &str =
+    sql!(claim_of_flows!("NULL::integer, NULL::bytea, NULL::bytea, NULL::text, NULL::bigint", "claimed c"));
 
-pub(crate) const BODIES: &str =
-    "SELECT e.id, e.data_offset, e.body, e.traceparent FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
+pub(crate) const BODIES: &str = "SELECT e.id, e.data_offset, e.body, e.traceparent, e.event_type, e.created_at
+FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
 
 /// The claim requests of one caller.
 pub(crate) struct Claiming {
@@ -356,7 +360,7 @@ async fn claim(
         if row.optional_int(4)?.is_none() {
             counts[at].expired = true;
             let destination_id = one.request.destination_id;
-            freed.extend(row.optional_text(12)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
+            freed.extend(row.optional_text(14)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         } else {
             claimed.push(read_claimed(row, one, keyring)?);
         }
@@ -384,7 +388,7 @@ struct RequestCount {
 
 fn read_claimed(row: &PgRow, one: &BatchRequest<'_>, keyring: &Keyring) -> Read<ClaimedRow> {
     let event_id = row.event_id(3)?;
-    let replayed_at = row.optional_id(11)?.map(|id| ReplayId::from_bytes(id).made_at());
+    let replayed_at = row.optional_id(13)?.map(|id| ReplayId::from_bytes(id).made_at());
     let &ClaimRequest { destination_id, expires_at, .. } = one.request;
     Ok(ClaimedRow {
         operation: one.operation,
@@ -395,9 +399,9 @@ fn read_claimed(row: &PgRow, one: &BatchRequest<'_>, keyring: &Keyring) -> Read<
         event_id,
         event_created_at: replayed_at.map_or_else(|| row.time(6), Ok)?,
         attempts: row.small(5)?,
-        attempts_before: row.small(10)?,
+        attempts_before: row.small(12)?,
         is_replay: one.of_replays,
-        cost: rows::cost(row, 13)?,
+        cost: rows::cost(row, 15)?,
         expires_at,
         body: row.optional_bytes(8)?.map(|_| rows::claimed_body(row, 7, event_id, keyring)).transpose()?,
     })

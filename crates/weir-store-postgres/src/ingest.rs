@@ -14,6 +14,7 @@
 //! one waits for the other's commit, fails, and runs again; the second run finds the stored event.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashSet},
     sync::Arc,
     time::Duration,
@@ -188,10 +189,10 @@ async fn store_after_refresh(
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), most, FIRST_EPOCH, &mut fast_path_batch);
     // Store the events with the first deliveries, then the other deliveries in parts.
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
-    let mut freed = insert(&guards, &intake.events, first, &mut transaction, &shared.keyring).await?;
+    let mut freed = insert(&guards, &intake.events, first, &mut transaction, shared).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
         let Some(all) = &mut freed else { break };
-        match insert(&guards, &[], part, &mut transaction, &shared.keyring).await? {
+        match insert(&guards, &[], part, &mut transaction, shared).await? {
             Some(more) => all.extend(more),
             None => freed = None,
         }
@@ -239,13 +240,13 @@ async fn store_by_cache(
     let is_rare = |stored: &StoredEvent<'_>| stored.filtered.is_some() || stored.event.options.cost.is_some();
     let stored = if intake.events.iter().any(is_rare) {
         let mut transaction = connection.begin().await?;
-        let stored = insert(&guards, &intake.events, &intake.deliveries, &mut transaction, &shared.keyring).await?;
+        let stored = insert(&guards, &intake.events, &intake.deliveries, &mut transaction, shared).await?;
         record_filtered(&intake.events, &mut transaction).await?;
         record_costs(&intake, &mut transaction).await?;
         transaction.commit().await?;
         stored
     } else {
-        insert(&guards, &intake.events, &intake.deliveries, connection, &shared.keyring).await?
+        insert(&guards, &intake.events, &intake.deliveries, connection, shared).await?
     };
     let Some(freed) = stored else {
         return Ok(None);
@@ -340,7 +341,7 @@ async fn insert(
     events: &[StoredEvent<'_>],
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
-    keyring: &Keyring,
+    shared: &Shared,
 ) -> Result<Option<BTreeSet<MessageGroup>>, sqlx::Error> {
     // A column that no row uses is NULL as a whole. Most batches use neither coalesce keys nor ordering keys.
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
@@ -356,8 +357,12 @@ async fn insert(
     // The owner matters only if there are claims. A process that was declared dead may store events without any.
     let claims = deliveries.iter().any(|delivery| delivery.claimed_until.is_some());
     let owner = guards.owner.filter(|_| claims);
-    let bodies =
-        column(events, |stored| keyring.seal_bytes(&BODY, stored.event.id.as_bytes(), stored.event.body.bytes()));
+    let bodies = column(events, |stored| shared.heads.stored_body(stored.event));
+    let sealed: Vec<Cow<'_, [u8]>> = events
+        .iter()
+        .zip(&bodies)
+        .map(|(stored, (_, body))| shared.keyring.seal_bytes(&BODY, stored.event.id.as_bytes(), body))
+        .collect();
     let row = sqlx::query(STORE)
         // The guards.
         .bind(LOCK_SPACE)
@@ -373,8 +378,8 @@ async fn insert(
         .bind(column(events, |stored| stored.event.event_type.as_str()))
         .bind(column(events, |stored| stored.event.created_at.as_nanos()))
         .bind(column(events, |stored| stored.event.idempotency_key.as_deref()))
-        .bind(column(events, |stored| stored.event.body.data_offset() as i32))
-        .bind(column(&bodies, |body| &body[..]))
+        .bind(column(&bodies, |(offset, _)| *offset as i32))
+        .bind(column(&sealed, |body| &body[..]))
         .bind(rare_column(events, |stored| stored.event.options.deliver_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |stored| stored.event.options.expires_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |stored| stored.event.options.coalesce_key.as_deref()))

@@ -24,7 +24,7 @@
 //! `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`. `own_changes` has the holds,
 //! pauses and breakers that follow from answers, `recovery` the claims that nobody holds.
 //!
-//! `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of sealed rows. `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
+//! `heads` says which bodies are stored without their heads. `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of sealed rows. `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
 
 mod activity;
 mod alerting;
@@ -47,6 +47,7 @@ mod event_types;
 #[cfg(test)]
 #[path = "../tests/store/fixtures.rs"]
 mod fixtures;
+mod heads;
 mod history;
 mod ingest;
 mod limit_group_members;
@@ -94,6 +95,7 @@ pub use sealed_rows::PostgresSealedRows;
 use cache::DestinationCache;
 use claims::Claiming;
 use destinations::Lookup;
+use heads::Heads;
 use ingest::Posting;
 use outbox::Releasing;
 use partitions::Partitions;
@@ -168,6 +170,7 @@ struct Shared {
     process: OwnProcess,
     write_failures: WriteFailures,
     keyring: Keyring,
+    heads: Heads,
 }
 
 /// The size of the body cache, which keeps the bodies of stored events for the first claims of their deliveries.
@@ -184,6 +187,7 @@ impl Default for Shared {
             process: OwnProcess::default(),
             write_failures: WriteFailures::default(),
             keyring: Keyring::default(),
+            heads: Heads::default(),
         }
     }
 }

@@ -21,6 +21,7 @@ use weir_store::{Obstacle, StoreError};
 
 use crate::{
     PostgresStore, Shared, errors,
+    heads::Heads,
     partitions::days_around,
     prune::Pruning,
     replica::{CHECK_TIMEOUT, Replica},
@@ -181,11 +182,12 @@ impl PostgresStore {
         let (mut connection, _) = migrate(&server, &options).await?;
         let missing =
             sealing_keys::check_keys(&mut connection, &keyring).await.map_err(|error| classify(&server, &error))?;
+        let heads = Heads::read(&mut connection).await.map_err(|error| classify(&server, &error))?;
         connection.close().await.map_err(|error| classify(&server, &error))?;
         if let Some(key) = missing {
             return Err(OpenError::KeyMissing { server, key });
         }
-        let shared = Arc::new(Shared { keyring, ..Shared::default() });
+        let shared = Arc::new(Shared { keyring, heads, ..Shared::default() });
         let pool = pool(connections.pool, CONNECT_TIMEOUT, options.clone());
         // The server of the replica may be away.
         let replica = replica.map(|options| Replica::new(self::pool(connections.pool, CHECK_TIMEOUT, options)));
@@ -236,10 +238,14 @@ impl PostgresStore {
         Ok(InstallationId::from_bytes(id.try_into().map_err(wrong)?))
     }
 
-    /// Makes the missing partitions of the days around `now`.
+    /// Makes the missing partitions of the days around `now`, and marks the schema once bodies are stored without heads.
     pub(crate) async fn make_partitions(&self, now: Timestamp) -> Result<(), sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
-        let made = within(COMMIT_TIMEOUT, self.shared.partitions.ensure(&mut connection, days_around(now))).await;
+        let made = within(COMMIT_TIMEOUT, async {
+            self.shared.heads.mark(&mut connection, now).await?;
+            self.shared.partitions.ensure(&mut connection, days_around(now)).await
+        })
+        .await;
         // After a timeout the connection may still be in the middle of a statement.
         if made.is_err() {
             connection.close_on_drop();

@@ -13,8 +13,8 @@ const KEYS: &str = "SELECT key_id FROM sealing_keys ORDER BY key_id";
 
 const ADD_KEY: &str = "INSERT INTO sealing_keys VALUES ($1) ON CONFLICT DO NOTHING";
 
-/// Programs that know nothing of sealed rows must not start any more.
-const MARK: &str = "UPDATE schema_marker SET oldest_program = $1 WHERE oldest_program < $1";
+/// Programs that know nothing of sealed rows, or of bodies without heads, must not start any more.
+pub(crate) const MARK: &str = "UPDATE schema_marker SET oldest_program = $1 WHERE oldest_program < $1";
 
 pub(crate) async fn keys(connection: &mut PgConnection) -> Result<Vec<KeyId>, sqlx::Error> {
     let rows = sqlx::query(KEYS).fetch_all(connection).await?;

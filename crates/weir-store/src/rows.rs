@@ -37,7 +37,7 @@ pub use self::{
     },
     destinations::{Value, destination, destination_values, limit_change},
     event_types::{EVENT_TYPE_COLUMNS, catalogue_totals, event_type, event_type_size, known_event_type},
-    events::{claimed_body, event, known_event},
+    events::{body_without_head, claimed_body, event, known_event},
     limit_groups::{LIMIT_GROUP_COLUMNS, limit_group, membership},
     paces::{pace_change, pace_copy},
     replays::{REPLAY_COLUMNS, figure, phase, replay},

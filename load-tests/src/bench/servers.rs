@@ -79,9 +79,13 @@ impl Servers {
 
     /// Runs maintenance after a large load, so it does not run during the measurement.
     pub(crate) async fn tidy(&self, database: &str) -> anyhow::Result<()> {
-        sql(&self.psql, self.url_of(database), "VACUUM (ANALYZE)").await?;
+        self.run_in(database, "VACUUM (ANALYZE)").await?;
         self.sql("CHECKPOINT").await?;
         Ok(())
+    }
+
+    pub(crate) async fn run_in(&self, database: &str, statement: &str) -> anyhow::Result<()> {
+        sql(&self.psql, self.url_of(database), statement).await.map(drop)
     }
 
     pub(crate) fn postgres_port(&self) -> u16 {

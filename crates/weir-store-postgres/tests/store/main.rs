@@ -10,6 +10,7 @@ mod database;
 mod durability;
 mod failures;
 mod fixtures;
+mod heads;
 mod leases;
 mod limit_keys;
 mod message_groups;

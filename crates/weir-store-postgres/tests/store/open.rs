@@ -110,6 +110,17 @@ async fn a_schema_that_was_changed_by_hand_is_refused() {
     assert!(matches!(refused(&database.url()).await, OpenError::ForeignSchema { version: 1, .. }));
 }
 
+/// Migration 41 had another text in unreleased programs.
+#[tokio::test]
+async fn the_former_text_of_a_migration_is_accepted() {
+    let database = Database::create().await;
+    PostgresStore::migrate(&database.url()).await.unwrap();
+    let former = "UPDATE _sqlx_migrations SET checksum = decode('63124f87b549c5b125c0c41d489979e14de12f23517154a8dfb64762f\
+        0940236af0fd8d85cb8850ca6a76cc2d465115b', 'hex') WHERE version = 41";
+    sqlx::query(former).execute(&mut database.connect().await).await.unwrap();
+    assert_eq!(PostgresStore::migrate(&database.url()).await.unwrap(), []);
+}
+
 #[tokio::test]
 async fn an_installation_has_one_id_and_each_database_another() {
     let (one, other) = (Database::create().await, Database::create().await);
@@ -153,6 +164,7 @@ async fn migrate_returns_the_applied_migrations() {
         (39, "throttled"),
         (40, "reservations"),
         (41, "limit keys"),
+        (42, "body heads"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

@@ -34,7 +34,7 @@ pub fn event<E: From<Corrupt> + From<Unopened>>(row: &impl Row<E>, keyring: &Key
         event_type: row.text(2)?,
         created_at: row.time(3)?,
         idempotency_key: row.optional_text(4)?,
-        body: body(row, 5, id, keyring)??,
+        body: body(row, 5, id, (2, 3), keyring)??,
         options: DeliveryOptions {
             deliver_at: row.optional_time(8)?,
             expires_at: row.optional_time(9)?,
@@ -47,31 +47,57 @@ pub fn event<E: From<Corrupt> + From<Unopened>>(row: &impl Row<E>, keyring: &Key
     })
 }
 
-/// A body from three columns: its offset, its bytes and its trace.
+/// A body as a store keeps it: the offset of `data`, and the bytes.
+///
+/// A head that follows from the other columns of the event may be left out. Then the offset is negative, which programs
+/// that know nothing of this do not read as a body.
+pub fn body_without_head(event: &Event) -> (i64, Bytes) {
+    let offset = i64::from(event.body.data_offset());
+    match event.body.after_head(event.id, &event.event_type, event.created_at) {
+        Some(after) => (-offset, after),
+        None => (offset, event.body.bytes().clone()),
+    }
+}
+
+/// A body from three columns: its offset, its bytes and its trace. If its head was left out, from the columns of the
+/// type and the time of its event too.
 fn body<E: From<Corrupt>>(
     row: &impl Row<E>,
     column: usize,
     id: EventId,
+    (event_type, created_at): (usize, usize),
     keyring: &Keyring,
 ) -> Result<Result<EventBody, Unopened>, E> {
     let stored = row.optional_bytes(column + 1)?.ok_or(Corrupt("a body"))?;
     let bytes = match keyring.open_bytes(&BODY, id.as_bytes(), stored) {
-        Ok(bytes) => Bytes::from(bytes.into_owned()),
+        Ok(bytes) => bytes,
         Err(error) => return Ok(Err(error)),
     };
     let trace = row.optional_bytes(column + 2)?.and_then(TraceParent::from_bytes);
-    Ok(Ok(EventBody::stored(bytes, row.small(column)?).traced(trace)))
+    let offset = row.int(column)?;
+    let length = u32::try_from(offset.unsigned_abs()).map_err(|_| Corrupt("the offset of a body"))?;
+    // A list of events reads no bytes.
+    let body = if offset >= 0 || bytes.is_empty() {
+        EventBody::stored(Bytes::from(bytes.into_owned()), length)
+    } else {
+        EventBody::with_head(id, &row.text(event_type)?, row.time(created_at)?, &bytes)
+    };
+    if body.data_offset() != length {
+        return Err(Corrupt("the head of a body").into());
+    }
+    Ok(Ok(body.traced(trace)))
 }
 
-/// The body of a claimed delivery, from the same columns. One that cannot be opened stays in the store: its worker finds
-/// out too, and keeps the delivery waiting.
+/// The body of a claimed delivery, from the same columns and then the type and the time of its event. One that cannot be
+/// opened stays in the store: its worker finds out too, and keeps the delivery waiting.
 pub fn claimed_body<E: From<Corrupt>>(
     row: &impl Row<E>,
     column: usize,
     id: EventId,
     keyring: &Keyring,
 ) -> Result<ClaimedBody, E> {
-    Ok(body(row, column, id, keyring)?.map_or(ClaimedBody::InStore, ClaimedBody::Inline))
+    let body = body(row, column, id, (column + 3, column + 4), keyring)?;
+    Ok(body.map_or(ClaimedBody::InStore, ClaimedBody::Inline))
 }
 
 /// The stored event of an idempotency key, under its tenant and key. After the columns of the event comes the number of
