@@ -125,10 +125,9 @@ impl AlertPublisher {
         Ok(())
     }
 
-    /// Looks for receivers that refuse much, and for refusals within the limit, where attempts failed lately and where
-    /// an alert has said that there are some. Adds the refused destinations that have no other condition. Each look
-    /// reads only a few destinations. While there are some of tenants with subscribers, it reads no others, which would
-    /// delay the alerts about these.
+    /// Looks for receivers that refuse much, and for refusals within the limit, where attempts failed lately and where an
+    /// alert has said that there are some. Adds the refused destinations that have no other condition. Each look reads only a few destinations. While there
+    /// are some of tenants with subscribers, it reads no others, which would delay the alerts about these.
     async fn look_for_refusals(
         &mut self,
         tenants: &BTreeSet<String>,
