@@ -4,8 +4,8 @@
 //! Client, receiver and judge are this process; the engine runs in other processes, as in production. `run` plays
 //! [scenarios](scenario), [records](recording) every event and arrival, and [judges](judge) the recording afterwards.
 //! `autoscale` does the same while a controller scales workers by the rules of the manifests. `receivers` sends to
-//! [real rate limiters](receivers). `adaptive` plays the pacers of `weir-pace-trials`. `bench` measures figures, each against a ceiling of the same run, because figures
-//! of different machines or times cannot be compared.
+//! [real rate limiters](receivers). `adaptive` plays the pacers of `weir-pace-trials`. `bench` measures figures, each
+//! against a ceiling of the same run, because figures of different machines or times cannot be compared.
 //!
 //! # Files
 //!

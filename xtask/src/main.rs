@@ -1,7 +1,8 @@
 //! Automation that needs an `if`: `cargo xtask test`, `prove`, `lint`, `ci`, `dev`, `bench`, `load`, `client-types`.
 //!
-//! Each command is a list of steps, and each step is one run of cargo or of a program that cargo has built. The first step that fails ends the list, and its
-//! heading names it. The servers of the tests are started before the first step and stopped after the last.
+//! Each command is a list of steps, and each step is one run of cargo or of a program that cargo has built. The first
+//! step that fails ends the list, and its heading names it. The servers of the tests are started before the first step
+//! and stopped after the last.
 //!
 //! # Files
 //!

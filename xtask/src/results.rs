@@ -23,7 +23,8 @@ impl Results {
         }
     }
 
-    /// The times of the tests of each crate, added up, the slowest first. Tests run side by side, so their sum over all crates means nothing.
+    /// The times of the tests of each crate, added up, the slowest first. Tests run side by side, so their sum over all
+    /// crates means nothing.
     pub(crate) fn crates(&self) -> Vec<String> {
         let mut crates = BTreeMap::<&str, Duration>::new();
         for (name, time) in &self.tests {

@@ -174,7 +174,8 @@ const TOOLS_OF_PYPI: PythonLock =
 const LIMITERS_OF_PYPI: PythonLock =
     PythonLock { name: "limiters-python", requirements: include_str!("../tools/limiters/requirements.txt") };
 
-/// The test runner, which its makers build only for GitHub, and Astral for PyPI. Apart, because `prove` needs no other tool.
+/// The test runner, which its makers build only for GitHub, and Astral for PyPI. Apart, because `prove` needs no other
+/// tool.
 const NEXTEST: PythonLock =
     PythonLock { name: "nextest", requirements: include_str!("../tools/nextest/requirements.txt") };
 

@@ -1,8 +1,9 @@
-//! The arrows between the crates point one way: core ← store, queue ← scheduler, worker, api ← weir.
+//! The arrows between the crates point one way: core ← store, queue ← scheduler, worker, api ← weir. Every behaviour of a
+//! conformance suite is listed, so that it runs on every backend.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use serde_json::Value;
 
@@ -57,5 +58,25 @@ fn the_domain_has_no_io_and_no_runtime() {
     assert!(!dependencies.is_empty());
     for forbidden in ["tokio", "sqlx", "hyper", "reqwest", "axum", "rand", "tracing", "metrics"] {
         assert!(dependencies.iter().all(|dependency| dependency["name"] != forbidden), "{forbidden}");
+    }
+}
+
+#[test]
+fn every_behaviour_of_a_conformance_suite_is_listed() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("crates");
+    for (suite, list) in
+        [("weir-store/src/conformance", "behaviours.rs"), ("weir-queue/src/conformance", "../conformance.rs")]
+    {
+        let list = fs::read_to_string(crates.join(suite).join(list)).unwrap();
+        let listed: BTreeSet<&str> = list.lines().map(|line| line.trim().trim_end_matches(',')).collect();
+        let mut behaviours = BTreeSet::new();
+        for file in fs::read_dir(crates.join(suite)).unwrap() {
+            let text = fs::read_to_string(file.unwrap().path()).unwrap();
+            let functions = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
+            behaviours
+                .extend(functions.filter_map(|line| line.split_once("(subject: Subject)")).map(|one| one.0.to_owned()));
+        }
+        behaviours.retain(|behaviour| !listed.contains(&**behaviour));
+        assert!(behaviours.is_empty(), "behaviours of {suite} that run on no backend: {behaviours:?}");
     }
 }

@@ -10,12 +10,13 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::RwLock;
 use serde_json::{Value, value::RawValue};
 use tokio::{
     sync::Mutex,
@@ -88,7 +89,7 @@ impl EventTypes {
     }
 
     fn copy(&self) -> Arc<Catalogue> {
-        Arc::clone(&self.0.copy.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.copy.read())
     }
 
     /// Reads what has changed.
@@ -111,7 +112,7 @@ impl EventTypes {
             catalogue.has_schemas |= known.schema.is_some();
             catalogue.types.insert(found.name, known);
         }
-        *self.0.copy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalogue);
+        *self.0.copy.write() = Arc::new(catalogue);
         Ok(())
     }
 

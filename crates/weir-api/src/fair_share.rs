@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use weir_core::shed::{Class, Reason};
 
@@ -70,13 +71,13 @@ impl FairShare {
 
     /// A seat at once, or none.
     pub(crate) fn take_now(&self, sharer: Sharer) -> Option<Seat> {
-        self.lock().may_take(sharer, self.seats).then(|| self.seat(sharer))
+        self.state.lock().may_take(sharer, self.seats).then(|| self.seat(sharer))
     }
 
     /// A seat when it is this sharer's turn; `None` if that takes too long, or if too many wait already.
     pub(crate) async fn take(&self, sharer: Sharer) -> Option<Seat> {
         let turn = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             // Whoever may take a seat now waits for nobody: others wait only for seats that they may not take.
             if state.may_take(sharer, self.seats) {
                 return Some(self.seat(sharer));
@@ -96,11 +97,6 @@ impl FairShare {
     /// The seat that [`Seats::may_take`] has counted.
     fn seat(&self, sharer: Sharer) -> Seat {
         Seat { sharer, share: self.clone() }
-    }
-
-    /// The counts are complete after each step, also after a panic.
-    fn lock(&self) -> MutexGuard<'_, Seats> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -137,10 +133,10 @@ impl Seats {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.share.lock().give_back(self.sharer);
+        self.share.state.lock().give_back(self.sharer);
         // The lock is held for one step each: a seat that nobody receives is dropped, which takes the lock again.
         while let Some((sharer, turn)) = {
-            let mut state = self.share.lock();
+            let mut state = self.share.state.lock();
             state.next(self.share.seats)
         } {
             drop(turn.send(self.share.seat(sharer)));
@@ -195,7 +191,7 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(take_all(&share, A).len(), 2);
         }
-        assert!(share.lock().by_sharer.is_empty());
+        assert!(share.state.lock().by_sharer.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -208,7 +204,7 @@ mod tests {
                 tokio::spawn(async move { share.take(A).await.map(drop).is_some() })
             })
             .collect();
-        while share.lock().waiting.len() < MAX_WAITING_OF_KEY {
+        while share.state.lock().waiting.len() < MAX_WAITING_OF_KEY {
             tokio::task::yield_now().await;
         }
         assert!(share.take(A).await.is_none(), "too many wait already");
@@ -217,7 +213,7 @@ mod tests {
         drop(running);
         let served = join_all(flood).await;
         assert!(served.into_iter().all(|served| served.unwrap()));
-        assert_eq!(share.lock().taken, 0);
+        assert_eq!(share.state.lock().taken, 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -229,8 +225,8 @@ mod tests {
         let mut gone = Box::pin(share.take(A));
         assert!((&mut gone).now_or_never().is_none());
         drop(running);
-        assert_eq!(share.lock().taken, 1, "the seat was sent");
+        assert_eq!(share.state.lock().taken, 1, "the seat was sent");
         drop(gone);
-        assert_eq!(share.lock().taken, 0);
+        assert_eq!(share.state.lock().taken, 0);
     }
 }

@@ -4,10 +4,7 @@
 //! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one
 //! label.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use axum::{
     extract::{MatchedPath, Request, State},
@@ -16,6 +13,7 @@ use axum::{
 };
 use http::{Method, StatusCode};
 use metrics::{Counter, Histogram, counter, histogram};
+use parking_lot::RwLock;
 
 use crate::{
     auth::{self, Caller, NoCaller, SessionCookie, Trial, access::Changed, same_origin},
@@ -71,15 +69,14 @@ impl Meter {
 
 impl Meters {
     fn record(&self, route: &str, method: &'static str, status: StatusCode, seconds: f64) {
-        // A panic under the lock leaves a valid map.
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         if let Some(meter) = known.get(route).and_then(|meters| meters.get(&(method, status))) {
             return meter.record(seconds);
         }
         drop(known);
         let meter = Meter::of(route, method, status);
         meter.record(seconds);
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         known.entry(route.to_owned()).or_default().insert((method, status), meter);
     }
 }

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{Method, header};
 use serde_json::Value;
+use strum::IntoEnumIterator as _;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -240,7 +241,7 @@ impl Modify for Shared {
                 }
             }
             // Define each refusal once; the operations below refer to it by name.
-            for kind in ProblemKind::ALL {
+            for kind in ProblemKind::iter() {
                 components.responses.insert(response_name(kind), RefOr::T(response(kind)));
             }
         }

@@ -22,7 +22,8 @@ const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+js
 const RETRY_AFTER_S: &str = "2";
 
 /// The kinds of refusal, one per `type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumIter, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum ProblemKind {
     NotJson,
     NoHost,
@@ -47,30 +48,6 @@ pub(crate) enum ProblemKind {
 }
 
 impl ProblemKind {
-    /// Every kind, for the OpenAPI document.
-    pub(crate) const ALL: [Self; 20] = [
-        Self::NotJson,
-        Self::NoHost,
-        Self::Unauthorized,
-        Self::Forbidden,
-        Self::CrossSite,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::Timeout,
-        Self::Conflict,
-        Self::PreconditionFailed,
-        Self::TooLarge,
-        Self::UnsupportedMediaType,
-        Self::Misdirected,
-        Self::Invalid,
-        Self::TooManyFailures,
-        Self::TooMany,
-        Self::NoSlot,
-        Self::Internal,
-        Self::Unavailable,
-        Self::Overloaded,
-    ];
-
     pub(crate) const fn status(self) -> StatusCode {
         match self {
             Self::NotJson | Self::NoHost => StatusCode::BAD_REQUEST,
@@ -92,29 +69,8 @@ impl ProblemKind {
     }
 
     /// The `type` of the problem: a reference into the documentation of this server.
-    const fn uri(self) -> &'static str {
-        match self {
-            Self::NotJson => "/docs#problem-not-json",
-            Self::NoHost => "/docs#problem-no-host",
-            Self::Unauthorized => "/docs#problem-unauthorized",
-            Self::Forbidden => "/docs#problem-forbidden",
-            Self::CrossSite => "/docs#problem-cross-site",
-            Self::NotFound => "/docs#problem-not-found",
-            Self::MethodNotAllowed => "/docs#problem-method-not-allowed",
-            Self::Timeout => "/docs#problem-timeout",
-            Self::Conflict => "/docs#problem-conflict",
-            Self::PreconditionFailed => "/docs#problem-precondition-failed",
-            Self::TooLarge => "/docs#problem-too-large",
-            Self::UnsupportedMediaType => "/docs#problem-unsupported-media-type",
-            Self::Misdirected => "/docs#problem-misdirected",
-            Self::Invalid => "/docs#problem-invalid",
-            Self::TooManyFailures => "/docs#problem-too-many-failures",
-            Self::TooMany => "/docs#problem-too-many",
-            Self::NoSlot => "/docs#problem-no-slot",
-            Self::Overloaded => "/docs#problem-overloaded",
-            Self::Internal => "/docs#problem-internal",
-            Self::Unavailable => "/docs#problem-unavailable",
-        }
+    fn uri(self) -> String {
+        format!("/docs#problem-{}", <&str>::from(self))
     }
 
     pub(crate) const fn title(self) -> &'static str {
@@ -286,7 +242,7 @@ impl Problem {
             None => (None, None),
         };
         types::Problem {
-            kind: self.kind.uri().to_owned(),
+            kind: self.kind.uri(),
             title: self.kind.title().to_owned(),
             status: self.kind.status().as_u16(),
             detail: self.detail.clone().into_owned(),
@@ -431,9 +387,19 @@ pub(crate) type ApiResult<T> = Result<T, Problem>;
 
 #[cfg(test)]
 mod tests {
+    use strum::IntoEnumIterator as _;
     use weir_store::Obstacle;
 
     use super::*;
+
+    #[test]
+    fn the_page_of_errors_has_every_problem() {
+        let page = include_str!("../../../docs/reference/errors.md");
+        for kind in ProblemKind::iter() {
+            let anchor = kind.uri().replace("/docs#", "");
+            assert!(page.contains(&format!("| `{anchor}` |")), "{anchor}");
+        }
+    }
 
     #[test]
     fn a_store_that_cannot_write_says_why() {

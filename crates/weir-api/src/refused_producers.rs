@@ -2,13 +2,10 @@
 //!
 //! Each refusal is answered with its reason, but a producer that drops the answer loses its events in silence.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use weir_core::Timestamp;
 
 /// The time between two lines about one status.
@@ -39,7 +36,7 @@ impl RefusedProducers {
 
     /// How many requests the line is about, if one is due.
     fn due(&self, status: StatusCode, now: Timestamp) -> Option<u64> {
-        let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.0.lock();
         let Some(of) = refused.get_mut(&status) else {
             refused.insert(status, Refused { logged_at: now, requests: 0 });
             return Some(1);

@@ -8,6 +8,7 @@ pub(crate) mod backlog;
 pub(crate) mod deliveries;
 pub(crate) mod destinations;
 pub(crate) mod dry_run;
+mod edit;
 pub(crate) mod event_types;
 pub(crate) mod events;
 pub(crate) mod failures;

@@ -13,7 +13,7 @@
 //! - [`in_force`]: the limit of each period at each time, after every edit, and the limit that applies to a window;
 //! - `sliding`: the fullest calendar and sliding windows of each limit, and the sends that broke the limit;
 //! - `gaps`: the shortest gap between two sends, and the gaps shorter than the minimum interval;
-//! - [`usage`]: the ratio of sends to the sends that were allowed;
+//! - [`utilisation`]: the ratio of sends to the sends that were allowed;
 //! - [`series`]: the same sends counted in buckets, for a chart;
 //! - `latency`: percentiles with a precision of a thousandth;
 //! - [`windows`]: the same rules for sends that an outside observer saw; for the load tests.
@@ -25,7 +25,7 @@ mod recent;
 mod report;
 pub mod series;
 mod sliding;
-pub mod usage;
+pub mod utilisation;
 pub mod windows;
 
 use std::time::Duration;
@@ -44,14 +44,14 @@ use in_force::InForce;
 use latency::Histogram;
 use recent::Recent;
 use sliding::Sliding;
-use usage::Usage;
+use utilisation::Utilisation;
 
 /// The limits of one unit. A send with a cost of n counts in costs as n sends at one instant.
 #[derive(Debug)]
 struct OfUnit {
     recent: Recent,
     /// The periods that have a limit in the range, the shortest first.
-    periods: Vec<(Sliding, Usage)>,
+    periods: Vec<(Sliding, Utilisation)>,
 }
 
 impl OfUnit {
@@ -60,7 +60,7 @@ impl OfUnit {
         let judges = |period| {
             let in_force = InForce::of_unit(changes, period, unit);
             let sliding = Sliding::new(period, &in_force, from, to);
-            (!sliding.findings().is_empty()).then(|| (sliding, Usage::new(period, &in_force)))
+            (!sliding.findings().is_empty()).then(|| (sliding, Utilisation::new(period, &in_force)))
         };
         let periods = RateLimits::periods(changes.iter().map(|(_, limits)| limits), unit);
         Self { recent: Recent::default(), periods: periods.into_iter().filter_map(judges).collect() }
@@ -69,8 +69,8 @@ impl OfUnit {
     fn judge(&mut self, at: Timestamp, is_unknown: bool) {
         self.recent.push(at, is_unknown);
         let mut needed: Option<Timestamp> = None;
-        for (sliding, usage) in &mut self.periods {
-            usage.send(at);
+        for (sliding, utilisation) in &mut self.periods {
+            utilisation.send(at);
             let since = sliding.send(at, is_unknown, &self.recent);
             needed = needed.into_iter().chain(since).min();
         }
@@ -158,7 +158,7 @@ impl Auditor {
     /// The report on everything added so far.
     pub fn report(self) -> AuditReport {
         // One row for each limit that was in force in the range, also if it was removed later.
-        let limits = |(sliding, usage): &(Sliding, Usage)| {
+        let limits = |(sliding, utilisation): &(Sliding, Utilisation)| {
             let audit_of = |found: &sliding::Findings| LimitAudit {
                 limit: found.limit.limit.get(),
                 period: found.limit.period,
@@ -169,7 +169,7 @@ impl Auditor {
                 violations: found.violations,
                 possible_violations: found.possible_violations,
                 // Sends and times under another limit of the same period do not count for this one.
-                utilisation: usage.utilisation(|limit| limit == Some(found.limit)),
+                utilisation: utilisation.ratio(|limit| limit == Some(found.limit)),
             };
             sliding.findings().iter().map(audit_of).collect::<Vec<_>>()
         };

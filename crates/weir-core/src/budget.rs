@@ -49,8 +49,8 @@ pub fn wait(budgets: &mut [&mut Limiter], cost: u32, from: Timestamp, now: Times
     }
 }
 
-/// Gives a missed slot of a send with this cost back to all of these budgets, if it is the last that each of them has granted; otherwise to none:
-/// a slot that stays taken only delays.
+/// Gives a missed slot of a send with this cost back to all of these budgets, if it is the last that each of them has
+/// granted; otherwise to none: a slot that stays taken only delays.
 pub fn give_back(budgets: &mut [&mut Limiter], cost: u32, start: Timestamp, now: Timestamp) -> bool {
     let is_last = budgets.iter().all(|budget| budget.can_give_back(cost, start, now));
     if is_last {

@@ -67,10 +67,10 @@ impl Tls {
     }
 }
 
-/// With which Weir shows a receiver who it is.
+/// The certificate by which a receiver knows Weir.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ClientCertificate {
-    /// The certificate, and those between it and an authority of the receiver.
+    /// The certificate, followed by the intermediate certificates.
     pub chain: String,
     pub key: String,
 }
@@ -179,7 +179,7 @@ impl FromStr for HostPattern {
 }
 
 impl HostPattern {
-    /// Whether it has the host: by its name, or by a literal address.
+    /// Whether it matches a host: by the name, or by the literal address.
     pub fn contains<S: AsRef<str>>(&self, host: &Host<S>) -> bool {
         match (self, host) {
             (_, Host::Ipv4(v4)) => self.has_address(IpAddr::V4(*v4)),

@@ -4,7 +4,7 @@ use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
 
 use crate::Timestamp;
 
-/// Why Weir itself does not send, although it may.
+/// Why Weir does not send although the limits allow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Fault {

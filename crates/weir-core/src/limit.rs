@@ -274,8 +274,8 @@ impl RateLimit {
     }
 
     /// The slot width J. Wide slots never overlap, so after an edit at most one wide slot may still be used. Slots are
-    /// narrow when they would overlap otherwise: with a short spacing or a burst. In the window shape they overlap, and are as wide as
-    /// those of an unlimited destination at most.
+    /// narrow when they would overlap otherwise: with a short spacing or a burst. In the window shape they overlap, and
+    /// are as wide as those of an unlimited destination at most.
     pub fn slot_width(&self) -> Duration {
         let widest = self.period.widest_slot();
         if self.is_window() {

@@ -519,9 +519,11 @@ impl Limiter {
 
     /// Applies new limits without resetting any window.
     ///
-    /// A limit that keeps its period keeps its debt, in another shape or unit too: what was counted stays counted. A limit of a new period starts with its burst
-    /// spent, one spacing after the last start; in the window shape, with the slots that a ring knows, if there is one. The last slot may still be used at its end. So when the new slots are narrower, the last
-    /// start is moved later by the difference of the widths. A minimum interval counts from there, too.
+    /// A limit that keeps its period keeps its debt, in another shape or unit too: what was counted stays counted. A
+    /// limit of a new period starts with its burst spent, one spacing after the last start; in the window shape, with
+    /// the slots that a ring knows, if there is one. The last slot may still be used at its end. So when the new slots
+    /// are narrower, the last start is moved later by the difference of the widths. A minimum interval counts from
+    /// there, too.
     pub fn reconfigure(&mut self, limits: &RateLimits) {
         // With the same limits no cursor moves.
         if self.follows(limits) {

@@ -80,8 +80,8 @@ impl Client {
         self.send(&Call::new(Method::POST, path).json(body)?).await?.read()
     }
 
-    /// Asks what an action would do, which changes nothing. So a link of another site may lead to the page that asks:
-    /// the call says that this page sends it. Some browsers do not name the site of a link at all.
+    /// Asks what an action would do. That changes nothing, so the page that asks may also be opened by a link of another
+    /// site. The call replaces the browser's header by one that says that it comes from this page.
     pub(crate) async fn dry_run<T: DeserializeOwned>(
         &self,
         path: ApiPath,
@@ -156,7 +156,7 @@ impl Call {
         Ok(self)
     }
 
-    /// Only if the resource still has this version. An empty one is left out.
+    /// Applies the call only to this version of the resource. An empty version is left out.
     pub(crate) fn if_match(self, etag: &str) -> Result<Self, Refusal> {
         if etag.is_empty() { Ok(self) } else { self.with_header(header::IF_MATCH, etag) }
     }

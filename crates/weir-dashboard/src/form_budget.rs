@@ -8,7 +8,8 @@ use std::{
 
 use weir_core::inbound::{ByteBudget, HeldBytes};
 
-/// The memory for the forms that are larger than what is read before the sender is known. One sender alone may have five of the largest.
+/// The memory for the forms that are larger than what is read before the sender is known. One sender alone may have
+/// five of the largest.
 const BUDGET_BYTES: usize = 16 * 1024 * 1024;
 
 /// The bytes of forms that the dashboard may hold at one time, shared by those who send them.

@@ -43,55 +43,21 @@ impl Section {
         Self::Shedding,
     ];
 
-    fn path(self) -> &'static str {
+    /// Its path, its name, and the key that follows `g`.
+    fn entry(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Overview | Self::None => "/",
-            Self::Deliveries => "/deliveries",
-            Self::DeadLetters => "/dead-letters",
-            Self::Events => "/events",
-            Self::EventTypes => "/event-types",
-            Self::LimitGroups => "/limit-groups",
-            Self::Replays => "/replays",
-            Self::Alerts => "/alerts",
-            Self::Activity => "/activity",
-            Self::Keys => "/keys",
-            Self::Status => "/status",
-            Self::Shedding => "/shedding",
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Overview | Self::None => "Overview",
-            Self::Deliveries => "Deliveries",
-            Self::DeadLetters => "Dead letters",
-            Self::Events => "Events",
-            Self::EventTypes => "Event types",
-            Self::LimitGroups => "Limit groups",
-            Self::Replays => "Replays",
-            Self::Alerts => "Alerts",
-            Self::Activity => "Activity",
-            Self::Keys => "Keys",
-            Self::Status => "Status",
-            Self::Shedding => "Load shedding",
-        }
-    }
-
-    /// The key that follows `g`.
-    fn key(self) -> &'static str {
-        match self {
-            Self::Overview | Self::None => "o",
-            Self::Deliveries => "d",
-            Self::DeadLetters => "x",
-            Self::Events => "e",
-            Self::EventTypes => "t",
-            Self::LimitGroups => "g",
-            Self::Replays => "r",
-            Self::Alerts => "a",
-            Self::Activity => "l",
-            Self::Keys => "k",
-            Self::Status => "s",
-            Self::Shedding => "h",
+            Self::Overview | Self::None => ("/", "Overview", "o"),
+            Self::Deliveries => ("/deliveries", "Deliveries", "d"),
+            Self::DeadLetters => ("/dead-letters", "Dead letters", "x"),
+            Self::Events => ("/events", "Events", "e"),
+            Self::EventTypes => ("/event-types", "Event types", "t"),
+            Self::LimitGroups => ("/limit-groups", "Limit groups", "g"),
+            Self::Replays => ("/replays", "Replays", "r"),
+            Self::Alerts => ("/alerts", "Alerts", "a"),
+            Self::Activity => ("/activity", "Activity", "l"),
+            Self::Keys => ("/keys", "Keys", "k"),
+            Self::Status => ("/status", "Status", "s"),
+            Self::Shedding => ("/shedding", "Load shedding", "h"),
         }
     }
 
@@ -217,11 +183,9 @@ impl Frame {
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let Some(me) = &self.me else { return Vec::new() };
         let visible = Section::ALL.into_iter().filter(|section| section.is_for(me));
-        let entry = |section: Section| Entry {
-            href: format!("{}{}", self.site.base, section.path()),
-            name: section.name(),
-            key: section.key(),
-            is_current: section == self.section,
+        let entry = |section: Section| {
+            let (path, name, key) = section.entry();
+            Entry { href: format!("{}{path}", self.site.base), name, key, is_current: section == self.section }
         };
         visible.map(entry).collect()
     }

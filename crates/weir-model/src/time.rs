@@ -12,9 +12,9 @@ fn age(instant: &mut Ticks, least: Ticks) {
     *instant = (*instant - 1).max(least);
 }
 
-/// The least value of a due time: how long something has been due makes no difference.
+/// The least value of a due time. It means: due. Since when makes no difference.
 const DUE: Ticks = 0;
-/// The least value of an expiry or an end: how long ago it was makes no difference.
+/// The least value of an expiry or an end. It means: over. How long ago makes no difference.
 const OVER: Ticks = -1;
 
 impl State {

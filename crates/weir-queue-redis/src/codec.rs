@@ -291,7 +291,8 @@ impl AnswerReader {
         })
     }
 
-    /// Entries that have left the delivery queue, without sealed bodies. An entry that cannot be decoded is skipped; its claim expires.
+    /// Entries that have left the delivery queue, without sealed bodies. An entry that cannot be decoded is skipped;
+    /// its claim expires.
     pub(crate) fn next_entries(&mut self) -> Option<Vec<Entry>> {
         let mut answer = self.next_answer()?;
         let mut entries = Vec::new();

@@ -1,8 +1,8 @@
 //! Names of keys. Only this file and `scripts/shard.lua`, which adds the suffixes, make them.
 //!
-//! Every destination belongs to one of [`SHARDS`] shards: to that of its limit group, if it has one. All keys of a shard have the same hash tag, so that a script
-//! on a shard works in a Cluster. The number is fixed: two processes with different numbers would run a destination
-//! twice.
+//! Every destination belongs to one of [`SHARDS`] shards: to that of its limit group, if it has one. All keys of a
+//! shard have the same hash tag, so that a script on a shard works in a Cluster. The number is fixed: two processes
+//! with different numbers would run a destination twice.
 //!
 //! ```text
 //! {weir:3}:generation               hash    the installation, the server process that wrote the data, and since when
@@ -55,7 +55,8 @@ impl Shard {
         Self::of(group.map_or(id, group_job))
     }
 
-    /// The shard of a destination without a group, or of a group's job. Never changes. The last bytes of an id are random, so destinations spread evenly.
+    /// The shard of a destination without a group, or of a group's job. Never changes. The last bytes of an id are
+    /// random, so destinations spread evenly.
     pub(crate) fn of(id: DestinationId) -> Self {
         let tail = id.as_bytes().iter().skip(8).fold(0u64, |tail, &byte| tail << 8 | u64::from(byte));
         Self((tail % SHARDS as u64) as usize)

@@ -2,10 +2,11 @@
 //!
 //! `config` has the settings, `connect` reaches the servers, `keys` builds the names of keys, `codec` writes permits,
 //! `clock` is the time of the server in this process. `client` calls the scripts, `batcher` collects what goes in one
-//! call, `notifications` come from other processes, and `tidying` drops the expired state of dead workers. `scripts` has
-//! the texts, and the head of each says what it does: `admit`, `begin`, `change_terms`, `claim`, `close`, `depths`,
-//! `give_back`, `hold`, `orphaned`, `progress`, `publish`, `reserve`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the parts that they
-//! share, `arguments`, `entries`, `groups`, `holders`, `limiter`, `permits`, `recovery`, `shard`, `turns`, `untaken`.
+//! call, `notifications` come from other processes, and `tidying` drops the expired state of dead workers. `scripts`
+//! has the texts, and the head of each says what it does: `admit`, `begin`, `change_terms`, `claim`, `close`, `depths`,
+//! `give_back`, `hold`, `orphaned`, `progress`, `publish`, `reserve`, `settle`, `take_slot`, `tidy`, `wake`,
+//! `withdraw`, and the parts that they share, `arguments`, `entries`, `groups`, `holders`, `limiter`, `permits`,
+//! `recovery`, `shard`, `turns`, `untaken`.
 //!
 //! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job
 //! table. The server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store:

@@ -179,8 +179,8 @@ impl ShardReader {
         Ok(())
     }
 
-    /// Waits until the worker has places, and the process may take permits and knows the time. Returns the number of places; `None` when
-    /// the readers are stopped.
+    /// Waits until the worker has places, and the process may take permits and knows the time. Returns the number of
+    /// places; `None` when the readers are stopped.
     async fn wanted(&self, stopped: &watch::Receiver<bool>) -> Option<usize> {
         let (mut stopped, mut wanted) = (stopped.clone(), self.wanted.subscribe());
         tokio::select! {

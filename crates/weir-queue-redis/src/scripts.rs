@@ -1,8 +1,8 @@
 //! The Lua scripts, one for each operation, and calls of them.
 //!
 //! A script consists of the constants, which come from the Rust definitions so that both sides agree, the parts that it
-//! uses (shard, arguments, groups, limiter, permits, turns), and the operation itself. Calls name it by its digest. A server that does
-//! not know the digest gets the source once.
+//! uses (shard, arguments, groups, limiter, permits, turns), and the operation itself. Calls name it by its digest. A
+//! server that does not know the digest gets the source once.
 
 use std::{sync::LazyLock, time::Duration};
 

@@ -662,7 +662,7 @@ pub struct OrphanedPermit {
     pub had_slot: bool,
 }
 
-/// Process leases, for processes that share a queue. The default methods are for a queue inside one process.
+/// What processes that share a queue know of each other. The default methods are for a queue inside one process.
 #[async_trait]
 pub trait Leases {
     /// Renews the lease of this process. After `until` the process takes and publishes no permit and gets no slot.

@@ -50,24 +50,22 @@ impl EditWatcher {
 
     /// Announces the edits of groups since [`Self::since`]. They are few, so that each is announced in several passes.
     async fn announce_groups(&self) -> Result<(), Failure> {
-        let mut after = (self.since, LimitGroupId::from_bytes([0; 16]));
-        loop {
+        let mut next = Some((self.since, LimitGroupId::from_bytes([0; 16])));
+        while let Some(after) = next {
             let edited = self.store.limit_groups_edited_after(after, PAGE).await?;
             if !edited.is_empty() {
                 self.queue.edited_groups(&edited).await?;
             }
-            match edited.last() {
-                Some(last) if edited.len() == PAGE as usize => after = (last.updated_at, last.id),
-                _ => return Ok(()),
-            }
+            next = last_of_full(&edited).map(|last| (last.updated_at, last.id));
         }
+        Ok(())
     }
 
     /// Announces the edits since [`Self::since`] that were not announced before.
     async fn announce(&mut self) -> Result<(), Failure> {
         self.announce_groups().await?;
-        let mut position = EditPosition::at(self.since);
-        loop {
+        let mut next = Some(EditPosition::at(self.since));
+        while let Some(position) = next {
             let edited = self.store.edited_after(position, PAGE).await?;
             let now = self.clock.now();
             let new = edited.iter().filter(|edited| !self.announced.contains(&edited.position));
@@ -78,12 +76,15 @@ impl EditWatcher {
                 // Only after the call, so that edits whose announcement failed are announced again.
                 self.announced.extend(edited.iter().map(|edited| edited.position));
             }
-            match edited.last() {
-                Some(last) if edited.len() == PAGE as usize => position = last.position,
-                _ => return Ok(()),
-            }
+            next = last_of_full(&edited).map(|last| last.position);
         }
+        Ok(())
     }
+}
+
+/// The last edit of a page behind which there may be more.
+fn last_of_full<T>(page: &[T]) -> Option<&T> {
+    page.last().filter(|_| page.len() == PAGE as usize)
 }
 
 impl Agent for EditWatcher {

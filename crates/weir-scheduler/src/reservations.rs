@@ -19,13 +19,13 @@ use weir_store::RunStore;
 
 use crate::{groups::recovered, run::RETRY_RUN};
 
-/// So many callers of one group wait at most: under a slow limit more would only wait in vain.
+/// The most callers that wait for one group: under a slow limit more would wait in vain.
 pub const MOST_WAITING: usize = 1_000;
-/// So many callers wait in the process at most. Each holds a connection and less than a kilobyte.
+/// The most callers that wait in the process. Each holds a connection and less than a kilobyte.
 pub const MOST_WAITING_IN_ALL: usize = 10_000;
-/// So many slots are asked for in one call.
+/// The most slots of one call to the queue.
 const BATCH: usize = 200;
-/// A slot is given back so long after its start: clocks differ by less.
+/// How long after its start a slot is given back. Clocks differ by less.
 const PASSED: Duration = Duration::from_millis(5);
 
 type Answer = Result<ReserveAnswer, ReserveError>;
@@ -246,7 +246,8 @@ impl Lines {
         line.callers.remove(at)
     }
 
-    /// Answers the callers who do not wait any longer, when no call to the queue is due. Returns when the next one goes.
+    /// Answers the callers whose deadlines have passed, unless a call to the queue is due at once: it may still have slots
+    /// for them. Returns the earliest deadline of the others.
     fn dismiss(
         &mut self,
         id: LimitGroupId,

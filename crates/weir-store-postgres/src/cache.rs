@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
 use weir_core::{Destination, DestinationId, Timestamp};
-use weir_store::{Directory, FanOut, Matches, NewEvent, TenantDestinations};
+use weir_store::{Directory, Matches, NewEvent, TenantDestinations};
 
 /// A destination at one version; `None` if that version deleted it.
 #[derive(Debug, Clone)]
@@ -86,20 +86,12 @@ impl Tenants {
     }
 
     /// The destinations that an event has, as far as they are cached.
-    pub(crate) fn fan_out(&mut self, new: &NewEvent) -> FanOut {
-        let tenant = &new.event.tenant;
-        let named = |ids: &[DestinationId]| self.by_name.get(tenant).map(|found| found.destinations.named(ids));
-        FanOut::of(
-            new,
-            match &new.destinations {
-                Some(ids) => named(ids).unwrap_or_default(),
-                None => self.matches(tenant, &new.event.event_type),
-            },
-        )
-    }
-
-    fn matches(&mut self, tenant: &str, event_type: &str) -> Matches {
-        self.by_name.get_mut(tenant).map(|found| found.destinations.matching(event_type)).unwrap_or_default()
+    pub(crate) fn matches(&mut self, new: &NewEvent) -> Matches {
+        let Some(tenant) = self.by_name.get_mut(&new.event.tenant) else { return Matches::default() };
+        match &new.destinations {
+            Some(ids) => tenant.destinations.named(ids),
+            None => tenant.destinations.matching(&new.event.event_type),
+        }
     }
 
     /// Stores every change of some tenants since the cached versions. Another writer may have stored some of them
@@ -123,6 +115,6 @@ impl Directory for Tenants {
     }
 
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
-        self.matches(tenant, event_type).ids
+        self.by_name.get_mut(tenant).map(|found| found.destinations.matching(event_type).ids).unwrap_or_default()
     }
 }

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{DeliveryId, DestinationId, Timestamp};
 use weir_store::{
-    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult, added_states, added_traffic,
+    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult,
     rows::{self, Row as _},
-    sql, state_columns, summed_states, summed_traffic, traffic_columns,
+    sql,
 };
 
 use crate::{
@@ -19,28 +19,14 @@ use crate::{
 };
 
 /// Both parts are read in one statement, so that a fold between them cannot be missed or counted twice.
-macro_rules! counts {
-    ($which:literal) => {
-        concat!(
-            "SELECT destination_id, ",
-            summed_states!(),
-            " FROM (
-                SELECT destination_id, ",
-            state_columns!(),
-            " FROM destination_totals ",
-            $which,
-            " UNION ALL
-                SELECT destination_id, ",
-            state_columns!(),
-            " FROM count_changes ",
-            $which,
-            ") counted GROUP BY destination_id"
-        )
-    };
-}
+const COUNTED: &str = "SELECT destination_id, {summed_states} FROM (
+        SELECT destination_id, {state_columns} FROM destination_totals {which}
+        UNION ALL
+        SELECT destination_id, {state_columns} FROM count_changes {which}
+    ) counted GROUP BY destination_id";
 
-pub(crate) const COUNTS: &str = counts!("WHERE destination_id = ANY($1)");
-const ALL_COUNTS: &str = counts!("");
+pub(crate) const COUNTS: &str = sql!(COUNTED, &[("which", "WHERE destination_id = ANY($1)")]);
+const ALL_COUNTS: &str = sql!(COUNTED, &[("which", "")]);
 
 /// One probe of an index for each of the three deliveries that may be the oldest.
 pub(crate) const OLDEST_WAITING: &str = sql! {"
@@ -90,44 +76,30 @@ pub(crate) const RECOVERABLE: &str = "SET LOCAL synchronous_commit = off";
 pub(crate) const TAKE_LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtext('weir.fold'))";
 
 /// Deletes some changes and adds them to the totals, to the traffic and to the histograms.
-pub(crate) const FOLD: &str = concat!(
+pub(crate) const FOLD: &str = sql!(
     "
 WITH counts AS MATERIALIZED (
     DELETE FROM count_changes WHERE ctid = ANY (ARRAY(SELECT ctid FROM count_changes LIMIT $1)) RETURNING *
 ), sent AS MATERIALIZED (
     DELETE FROM traffic_changes WHERE ctid = ANY (ARRAY(SELECT ctid FROM traffic_changes LIMIT $1)) RETURNING *
 ), totals AS (
-    INSERT INTO destination_totals AS t (destination_id, ",
-    state_columns!(),
-    ", last_success_at)
-    SELECT destination_id, ",
-    summed_states!(),
-    ", max(last_success_at) FROM (
-        SELECT destination_id, ",
-    state_columns!(),
-    ", NULL::bigint AS last_success_at FROM counts
+    INSERT INTO destination_totals AS t (destination_id, {state_columns}, last_success_at)
+    SELECT destination_id, {summed_states}, max(last_success_at) FROM (
+        SELECT destination_id, {state_columns}, NULL::bigint AS last_success_at FROM counts
         UNION ALL
         SELECT destination_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, last_success_at FROM sent
     ) changes GROUP BY destination_id
     ON CONFLICT (destination_id) DO UPDATE
-    SET last_success_at = greatest(t.last_success_at, excluded.last_success_at), ",
-    added_states!(),
-    "
+    SET last_success_at = greatest(t.last_success_at, excluded.last_success_at), {added_states}
 ), traffic AS (
-    INSERT INTO traffic AS t (at, destination_id, ",
-    traffic_columns!(),
-    ")
-    SELECT at, destination_id, ",
-    summed_traffic!(),
-    " FROM (
+    INSERT INTO traffic AS t (at, destination_id, {traffic_columns})
+    SELECT at, destination_id, {summed_traffic} FROM (
         SELECT at, destination_id, sends, delivered, failed, dead, 0 AS arrivals, 0 AS backlog_change, throttled FROM sent
         UNION ALL
         SELECT at, destination_id, 0, 0, 0, 0, coalesce(arrivals, 0), coalesce(pending, 0) + coalesce(retrying, 0), 0
         FROM counts WHERE arrivals IS NOT NULL OR pending IS NOT NULL OR retrying IS NOT NULL
     ) changes GROUP BY at, destination_id
-    ON CONFLICT (at, destination_id) DO UPDATE SET ",
-    added_traffic!(),
-    "
+    ON CONFLICT (at, destination_id) DO UPDATE SET {added_traffic}
 ), histograms AS (
     INSERT INTO traffic_histograms AS t (at, destination_id, kind, value, n)
     SELECT at - at % 60000000000, destination_id, kind, value, count(*) FROM (

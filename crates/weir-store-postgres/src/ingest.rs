@@ -49,7 +49,7 @@ impl Ingest for PostgresStore {
         loop {
             let part = {
                 let mut cached = self.shared.destinations.tenants();
-                Part::of(events, from, self.shared.limits.get(), |new| cached.fan_out(new))
+                Part::of(events, from, self.shared.limits.get(), |new| cached.matches(new))
             };
             part.judge().await;
             let answers = self.posts.ask(Posting(part)).await?;

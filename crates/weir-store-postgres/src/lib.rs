@@ -22,7 +22,8 @@
 //! fan-out from edits, `rows` reads columns, `plans` tests which index each statement uses. The traits of `weir-store`
 //! are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`, `destinations`, `event_types`, `ingest`,
 //! `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`. `own_changes` has the holds,
-//! pauses and breakers that follow from answers, `recovery` the claims that nobody holds.
+//! pauses and breakers that follow from answers, `recovery` the claims that nobody holds, `flow_statements` the statements of
+//! destinations and of the flows of limit keys.
 //!
 //! `heads` says which bodies are stored without their heads. `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of sealed rows. `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
 
@@ -47,6 +48,7 @@ mod event_types;
 #[cfg(test)]
 #[path = "../tests/store/fixtures.rs"]
 mod fixtures;
+mod flow_statements;
 mod heads;
 mod history;
 mod ingest;

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use sqlx::{PgConnection, types::Uuid};
 use weir_core::{DeliveryId, DestinationId, Timestamp};
 use weir_store::{
-    HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult, end_of_time,
+    HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -79,8 +79,7 @@ SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3"};
 
 /// Dissolves message groups of destinations that are no longer ordered: their deliveries lose their ordering keys and
 /// become due. `grouped` are the destinations with message groups. Rows that another process has locked are skipped.
-pub(crate) const DISSOLVE: &str = sql!(concat!(
-    "
+pub(crate) const DISSOLVE: &str = sql! {"
 WITH RECURSIVE grouped (id) AS (
     -- The destinations that have message groups: a loose index scan.
     SELECT (SELECT destination_id FROM deliveries
@@ -98,13 +97,10 @@ WITH RECURSIVE grouped (id) AS (
     ) d LIMIT $1
 )
 UPDATE deliveries d SET ordering_key = NULL,
-    next_attempt_at = CASE WHEN d.next_attempt_at = ",
-    end_of_time!(),
-    " THEN
+    next_attempt_at = CASE WHEN d.next_attempt_at = {end_of_time} THEN
         CASE WHEN d.replay_id IS NULL THEN coalesce(d.deliver_at, d.created_at) ELSE d.updated_at END
         ELSE d.next_attempt_at END
-FROM chosen WHERE d.id = chosen.id"
-));
+FROM chosen WHERE d.id = chosen.id"};
 
 /// See `migrations/postgres/functions/advance_message_groups.sql`.
 const ADVANCE: &str = "

@@ -345,7 +345,7 @@ async fn check_version(server: &Server, connection: &mut PgConnection) -> Result
     if number < OLDEST_SERVER {
         return Err(OpenError::TooOld { server: server.clone(), found });
     }
-    // Two of the settings stand for all: they come with the connection together.
+    // These two settings stand for all: a connection has all of them or none.
     if (plans.as_str(), commit.as_str()) != ("force_generic_plan", "on") {
         let reason = format!("plan_cache_mode is {plans}, and synchronous_commit is {commit}");
         return Err(OpenError::Pooler { server: server.clone(), reason });

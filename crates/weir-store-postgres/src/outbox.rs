@@ -8,7 +8,7 @@ use sqlx::{PgConnection, types::Uuid};
 use weir_core::{DestinationId, RateLimit, Timestamp, claim::Claim, limit_key::is_of_key};
 use weir_store::{
     ClaimRequest, ClaimedFlow, Claims, DueDestination, KEYLESS_LOOKED_AT, MessageGroup, Outbox, Recovered, SendHistory,
-    SentCounts, StoreResult, end_of_time,
+    SentCounts, StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -18,7 +18,10 @@ use crate::{
     claims::Claiming,
     edit::change,
     errors::store_error,
-    limit_keys::{SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
+    flow_statements::{
+        DUE_DESTINATIONS, SEND_HISTORY, SEND_HISTORY_OF_FLOWS, SENT_COSTS, SENT_COSTS_OF_FLOWS, SENT_COUNTS,
+        SENT_COUNTS_OF_FLOWS,
+    },
     message_groups::advance,
     recovery::{Abandoned, recover},
     rows::{column, named, uuid},
@@ -47,10 +50,7 @@ impl Outbox for PostgresStore {
         after: Option<DestinationId>,
         limit: u32,
     ) -> StoreResult<Vec<DueDestination>> {
-        // The id of zeros sorts before every other id.
-        let after = after.map_or([0; 16], |id| *id.as_bytes());
-        let query = sqlx::query(DUE_DESTINATIONS).bind(uuid(&after)).bind(before.as_nanos()).bind(i64::from(limit));
-        self.read(query, rows::due_destination).await
+        self.due(DUE_DESTINATIONS, before, after, limit).await
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
@@ -105,6 +105,20 @@ fn of_destinations_and_flows(
 }
 
 impl PostgresStore {
+    /// The destinations or flows with a delivery that is due before a time, after a given one.
+    pub(crate) async fn due(
+        &self,
+        statement: &'static str,
+        before: Timestamp,
+        after: Option<DestinationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<DueDestination>> {
+        // The id of zeros sorts before every other id.
+        let after = after.map_or([0; 16], |id| *id.as_bytes());
+        let query = sqlx::query(statement).bind(uuid(&after)).bind(before.as_nanos()).bind(i64::from(limit));
+        self.read(query, rows::due_destination).await
+    }
+
     /// The destinations of requests for deliveries without a limit key where none waits. A reader finds out: to look
     /// through a backlog takes long, other claims would wait for it, and the sweep asks for it every few seconds. A delivery
     /// that is stored meanwhile wakes its flow itself.
@@ -183,38 +197,6 @@ UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at =
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = {delivering}
 RETURNING r.claim, CASE WHEN d.state = {superseded} THEN d.ordering_key END"};
 
-/// A loose index scan over destinations: its cost does not depend on the lengths of the backlogs. The due time of a
-/// destination is the earlier one of its first live delivery and its first delivery of a replay. Deliveries behind the
-/// head of a message group are never due. The destination is a scalar subquery, because with a join the planner could
-/// start with all destinations, in another order.
-pub(crate) const DUE_DESTINATIONS: &str = sql!(concat!(
-    "
-WITH RECURSIVE waiting (id) AS (
-    -- The first destination after the given one that has waiting deliveries, then the next ones.
-    SELECT (SELECT destination_id FROM deliveries
-        WHERE state IN ({waiting}) AND destination_id > $1 ORDER BY destination_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT destination_id FROM deliveries
-        WHERE state IN ({waiting}) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
-    FROM waiting WHERE waiting.id IS NOT NULL
-), first (id, due) AS MATERIALIZED (
-    -- The earlier of two due times: of its live deliveries, and of its deliveries of replays.
-    SELECT id, least(
-        (SELECT next_attempt_at FROM deliveries
-            WHERE destination_id = waiting.id AND state IN ({waiting}) AND NOT is_replay ORDER BY next_attempt_at LIMIT 1),
-        (SELECT next_attempt_at FROM deliveries
-            WHERE destination_id = waiting.id AND state IN ({waiting}) AND is_replay ORDER BY next_attempt_at LIMIT 1))
-    FROM waiting WHERE id IS NOT NULL
-)
--- A due time at the end of time: only deliveries behind heads remain.
-SELECT first.id, first.due FROM first
-WHERE first.due < $2 AND first.due < ",
-    end_of_time!(),
-    "
-    AND (SELECT NOT t.paused AND t.deleted_at IS NULL FROM destinations t WHERE t.id = first.id)
-LIMIT $3"
-));
-
 /// Of these destinations those where no delivery without a limit key is among the first that wait.
 pub(crate) const WITHOUT_KEYLESS: &str = sql! {"
 SELECT r.id FROM unnest($1::uuid[]) AS r (id) WHERE NOT EXISTS (
@@ -223,36 +205,6 @@ SELECT r.id FROM unnest($1::uuid[]) AS r (id) WHERE NOT EXISTS (
         ORDER BY next_attempt_at, id LIMIT $3
     ) looked WHERE flow_id IS NULL
 )"};
-
-pub(crate) const SEND_HISTORY: &str = sql! {"
-SELECT r.id,
-    (SELECT sent_at FROM attempts WHERE destination_id = r.id AND sent_at IS NOT NULL ORDER BY sent_at DESC LIMIT 1),
-    EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = {delivering}),
-    (SELECT m.sends_until FROM restored m
-        WHERE m.single AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = r.id))
-FROM unnest($1::uuid[]) AS r (id)"};
-
-/// One statement, so that a send is recorded or its claim is outstanding.
-pub(crate) const SENT_COUNTS: &str = sql! {"
-SELECT sent_at / $2 + 1, count(*) FROM attempts
-    WHERE destination_id = ANY($1) AND sent_at IS NOT NULL AND sent_at > $3 GROUP BY 1
-UNION ALL SELECT -1, count(*) FROM deliveries WHERE destination_id = ANY($1) AND state = {delivering}
-UNION ALL SELECT -2, (SELECT m.sends_until FROM restored m WHERE m.single AND m.sends_until > $3
-    AND m.sends_until >= (SELECT min(t.created_at) FROM destinations t WHERE t.id = ANY($1)))"};
-
-/// The same in costs. The last row is the usual cost: of so many deliveries, that a run publishes no more.
-pub(crate) const SENT_COSTS: &str = sql! {"
-SELECT a.sent_at / $2 + 1, sum(coalesce(d.cost, 1))::bigint FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
-    WHERE a.destination_id = ANY($1) AND a.sent_at IS NOT NULL AND a.sent_at > $3 GROUP BY 1
-UNION ALL SELECT -1, sum(coalesce(cost, 1))::bigint FROM deliveries
-    WHERE destination_id = ANY($1) AND state = {delivering}
-UNION ALL SELECT -2, (SELECT m.sends_until FROM restored m WHERE m.single AND m.sends_until > $3
-    AND m.sends_until >= (SELECT min(t.created_at) FROM destinations t WHERE t.id = ANY($1)))
-UNION ALL SELECT -3, (avg(coalesce(due.cost, 1)) * 256)::bigint FROM unnest($1) one (id) CROSS JOIN LATERAL (
-    SELECT cost FROM deliveries
-    WHERE destination_id = one.id AND NOT is_replay AND state IN ({waiting})
-    ORDER BY next_attempt_at LIMIT greatest(512 / cardinality($1), 1)
-) due"};
 
 const MARK_RESTORED: &str = "
 INSERT INTO restored (sends_until) VALUES ($1) ON CONFLICT (single) DO UPDATE SET sends_until = excluded.sends_until";

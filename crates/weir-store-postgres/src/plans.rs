@@ -29,6 +29,7 @@ use crate::{
     destinations::{RECENT_ARRIVALS, RECENT_SENDS},
     discard::DISCARD,
     fixtures::{NOW, creation, destination, destination_id, event, request, result},
+    flow_statements::{DUE_DESTINATIONS, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
     history::{
         HASHED, IN_ORDER, SENDS, Select, TENANTS_WITH_KEYS, event_deliveries, events_page, events_window_end, past,
     },
@@ -37,7 +38,7 @@ use crate::{
     limit_groups::MEMBERSHIPS,
     message_groups::{DISSOLVE, MESSAGE_GROUPS},
     open,
-    outbox::{DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
+    outbox::{EXPIRE, RELEASE},
     own_changes::{CHANGE, HOLD},
     processes::{ORPHANED, RENEW},
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},

@@ -1,4 +1,4 @@
-//! Process leases: one row for each process that makes claims, and the orphaned claims, which name a process without a
+//! Heartbeats: one row for each process that makes claims, and the orphaned claims, which name a process without a
 //! row.
 //!
 //! A claim statement makes claims only if it sees the row of its process. It does not lock the row, because then every

@@ -3,7 +3,7 @@
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 use weir_core::{activity::Activity, order::BEHIND, pattern::EventPattern};
-use weir_store::{MessageGroup, Purge, PurgePosition, PurgeScan, PurgeStep, rows::Row as _, sql};
+use weir_store::{MessageGroup, Purge, PurgePosition, PurgeScan, PurgeStep, rows::Row as _, sql, state_names::Names};
 
 use crate::{activity::record, history::Select, message_groups::advance, rows::uuid};
 
@@ -15,33 +15,24 @@ const STEP: i64 = 1_000;
 /// rows that are already locked, and cancels the locked ones. The lock checks the state again. `d.state + 0` makes the
 /// planner look up the deliveries that were read; with `d.state` it could scan all waiting deliveries. The event type
 /// is a scalar subquery for the same reason.
-macro_rules! purge {
-    ($whose:literal, $of_type:expr) => {
-        concat!(
-            "
+const PURGE: &str = "
 WITH waiting AS MATERIALIZED (
     -- The next deliveries in due order: live ones and those of replays, each from its section of the index.
     SELECT * FROM (
         (SELECT id, event_id, next_attempt_at FROM deliveries
-        WHERE ",
-            $whose,
-            " = $1 AND state IN ({waiting}) AND NOT is_replay
+        WHERE {flow} = $1 AND state IN ({waiting}) AND NOT is_replay
             AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
         ORDER BY next_attempt_at, id LIMIT $4)
         UNION ALL
         (SELECT id, event_id, next_attempt_at FROM deliveries
-        WHERE ",
-            $whose,
-            " = $1 AND state IN ({waiting}) AND is_replay
+        WHERE {flow} = $1 AND state IN ({waiting}) AND is_replay
             AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
         ORDER BY next_attempt_at, id LIMIT $4)
     ) w ORDER BY next_attempt_at, id LIMIT $4
 ), chosen AS MATERIALIZED (
     -- Lock those that match.
     SELECT d.id FROM waiting w JOIN deliveries d ON d.id = w.id
-    WHERE d.state + 0 = ANY($5) AND d.created_at < $6 ",
-            $of_type,
-            "
+    WHERE d.state + 0 = ANY($5) AND d.created_at < $6 {of_type}
     FOR UPDATE OF d SKIP LOCKED
 ), cancelled AS (
     -- Cancel them.
@@ -50,26 +41,22 @@ WITH waiting AS MATERIALIZED (
 -- The numbers read and cancelled, the position of the last one read, and the keys of cancelled ones. No row: none waits.
 SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM cancelled), w.next_attempt_at, w.id,
     (SELECT array_agg(ordering_key) FROM cancelled WHERE ordering_key IS NOT NULL)
-FROM waiting w ORDER BY w.next_attempt_at DESC, w.id DESC LIMIT 1"
-        )
-    };
-}
+FROM waiting w ORDER BY w.next_attempt_at DESC, w.id DESC LIMIT 1";
 
-macro_rules! event_type {
-    () => {
-        "(SELECT e.event_type FROM events e WHERE e.id = w.event_id)"
-    };
-}
+/// Of any type, of any but the operational types, of one type, and of a prefix.
+const OF_ANY_TYPE: Names = &[("of_type", "")];
+const NOT_OPERATIONAL: Names = &[("of_type", "AND NOT starts_with({event_type}, 'weir.')"), EVENT_TYPE];
+const OF_TYPE: Names = &[("of_type", "AND {event_type} = $9"), EVENT_TYPE];
+const OF_PREFIX: Names = &[("of_type", "AND starts_with({event_type}, $9)"), EVENT_TYPE];
+const EVENT_TYPE: (&str, &str) = ("event_type", "(SELECT e.event_type FROM events e WHERE e.id = w.event_id)");
 
-/// The statements of the deliveries whose column `$whose` has a value: of any type, of any but the operational types, of one
-/// type, and of a prefix.
 macro_rules! purges {
-    ($whose:literal) => {
+    ($flow:literal) => {
         [
-            sql!(purge!($whose, "")),
-            sql!(purge!($whose, concat!("AND NOT starts_with(", event_type!(), ", 'weir.')"))),
-            sql!(purge!($whose, concat!("AND ", event_type!(), " = $9"))),
-            sql!(purge!($whose, concat!("AND starts_with(", event_type!(), ", $9)"))),
+            sql!(PURGE, &[("flow", $flow)], OF_ANY_TYPE),
+            sql!(PURGE, &[("flow", $flow)], NOT_OPERATIONAL),
+            sql!(PURGE, &[("flow", $flow)], OF_TYPE),
+            sql!(PURGE, &[("flow", $flow)], OF_PREFIX),
         ]
     };
 }

@@ -16,29 +16,25 @@ use crate::{
 
 /// Reads and locks claims, with the retry policies that decide the next states of their deliveries. Several processes
 /// may recover claims at the same time: rows that another one has locked are skipped.
-macro_rules! abandoned {
-    ($from:literal) => {
-        concat!(
-            "
+const ABANDONED: &str = "
 SELECT d.id, d.destination_id, d.claim_epoch, d.attempts, coalesce(d.attempts_before, 0), (
     SELECT t.retry FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL
 )
-FROM ",
-            $from,
-            " FOR UPDATE OF d SKIP LOCKED"
-        )
-    };
-}
+FROM {claims} FOR UPDATE OF d SKIP LOCKED";
 
 /// There are only as many outstanding claims as sends in flight, so all of them may be read.
 pub(crate) const EXPIRED: &str =
-    sql!(abandoned!("deliveries d WHERE d.state = {delivering} AND d.claim_expires_at <= $1 LIMIT $2"));
+    sql!(ABANDONED, &[("claims", "deliveries d WHERE d.state = {delivering} AND d.claim_expires_at <= $1 LIMIT $2")]);
 
 /// `state + 0` makes the planner look up the given deliveries; with `state` it could scan all claims.
-pub(crate) const NAMED: &str = sql!(abandoned!(
-    "unnest($1::uuid[], $2::bigint[]) AS r (id, epoch) JOIN deliveries d ON d.id = r.id
+pub(crate) const NAMED: &str = sql!(
+    ABANDONED,
+    &[(
+        "claims",
+        "unnest($1::uuid[], $2::bigint[]) AS r (id, epoch) JOIN deliveries d ON d.id = r.id
 WHERE d.claim_epoch = r.epoch AND d.state + 0 = {delivering}"
-));
+    )]
+);
 
 /// The claims to resolve with an unknown outcome.
 pub(crate) enum Abandoned {

@@ -8,7 +8,6 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgR
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
 use weir_store::{
     MessageGroup, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPosition, ReplayStep, ReplayTask,
-    end_of_time,
     rows::{self, Corrupt, Row as _, phase_code},
     sql,
 };
@@ -43,27 +42,20 @@ const DELETE_REPLAY_DESTINATIONS: &str = "DELETE FROM replay_destinations WHERE 
 
 /// Whether a delivery of a replay waits or is in flight. With `$2` this includes deliveries that are live by now
 /// ([`ReplayPhase::waits_for_live`]).
-pub(crate) const IS_UNFINISHED: &str = sql!(concat!(
-    "SELECT 1 FROM deliveries
-    WHERE replay_id = $1 AND state < {delivered} AND (is_replay OR next_attempt_at = ",
-    end_of_time!(),
-    " OR $2) LIMIT 1"
-));
+pub(crate) const IS_UNFINISHED: &str = sql! {"
+SELECT 1 FROM deliveries
+WHERE replay_id = $1 AND state < {delivered} AND (is_replay OR next_attempt_at = {end_of_time} OR $2) LIMIT 1"};
 
 /// Deliveries that wait for the replay, also behind a head, get their earlier states back.
-pub(crate) const PUT_BACK: &str = sql!(concat!(
-    "
+pub(crate) const PUT_BACK: &str = sql! {"
 WITH waiting AS MATERIALIZED (
     SELECT id FROM deliveries
-    WHERE replay_id = $1 AND state IN ({waiting}) AND (is_replay OR next_attempt_at = ",
-    end_of_time!(),
-    ")
+    WHERE replay_id = $1 AND state IN ({waiting}) AND (is_replay OR next_attempt_at = {end_of_time})
     LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE deliveries d SET state = d.state_before, state_before = NULL, attempts_before = NULL, replay_id = NULL, is_replay = false,
     updated_at = $3
-FROM waiting WHERE d.id = waiting.id"
-));
+FROM waiting WHERE d.id = waiting.id"};
 
 pub(crate) async fn step(
     connection: &mut PgConnection,
@@ -242,12 +234,10 @@ fn add_moved(select: &mut Select, open: &OpenReplay, now: Timestamp) {
             UPDATE deliveries d SET state = {pending}, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id ="
     ));
     select.value(uuid(open.id.as_bytes()));
-    select.sql.push_str(concat!(
+    select.sql.push_str(sql!(
         ", ordering_key = CASE WHEN live.ordered THEN d.ordering_key END,
             is_replay = NOT (live.ordered AND d.ordering_key IS NOT NULL),
-            next_attempt_at = CASE WHEN live.ordered AND d.ordering_key IS NOT NULL THEN ",
-        end_of_time!(),
-        " ELSE",
+            next_attempt_at = CASE WHEN live.ordered AND d.ordering_key IS NOT NULL THEN {end_of_time} ELSE"
     ));
     select.value(open.created_at.as_nanos());
     select.sql.push_str(" END, updated_at =");

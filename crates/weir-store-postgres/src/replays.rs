@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity};
 use weir_store::{
     ClaimRequest, Claims, Created, Creation, ListOrder, NewReplay, Page, PageRequest, Replay, ReplayFilter,
-    ReplayPhase, ReplayStep, ReplaySteps, Replays, StoreResult, end_of_time,
+    ReplayPhase, ReplayStep, ReplaySteps, Replays, StoreResult,
     rows::{self, REPLAY_COLUMNS, Row as _, state_code},
     sql,
 };
@@ -158,7 +158,7 @@ impl Select {
     pub(crate) fn eligible(&mut self, state: DeliveryState, began: Timestamp, now: Timestamp) {
         self.condition(&format!("d.state + 0 = {}", state_code(state)));
         self.compare("d.updated_at <=", began.as_nanos());
-        self.compare(concat!("coalesce(d.expires_at, ", end_of_time!(), ") >"), now.as_nanos());
+        self.compare(sql!("coalesce(d.expires_at, {end_of_time}) >"), now.as_nanos());
         self.condition(sql!(
             "(d.replay_id IS NULL OR d.replay_id NOT IN (SELECT p.id FROM replays p WHERE p.phase IN ({open_replay})))"
         ));

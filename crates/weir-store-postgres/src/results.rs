@@ -12,7 +12,6 @@ use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::A
 use weir_sealing::Keyring;
 use weir_store::{
     AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePosition, PurgeStep, Results, Settlement, StoreResult,
-    end_of_time,
     rows::{self, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
     sql,
 };
@@ -141,11 +140,9 @@ WHERE id = $1"};
 
 /// A delivery behind the head of its message group stays there. A delivery of a replay becomes live, because a person
 /// asked for it.
-const PULL_FORWARD: &str = sql!(concat!(
-    "UPDATE deliveries SET is_replay = false, next_attempt_at = least(next_attempt_at, $2), updated_at = $2
-    WHERE id = $1 AND state + 0 IN ({waiting}) AND next_attempt_at < ",
-    end_of_time!()
-));
+const PULL_FORWARD: &str = sql! {"
+UPDATE deliveries SET is_replay = false, next_attempt_at = least(next_attempt_at, $2), updated_at = $2
+WHERE id = $1 AND state + 0 IN ({waiting}) AND next_attempt_at < {end_of_time}"};
 
 const CANCEL: &str = sql!("UPDATE deliveries SET state = {cancelled}, updated_at = $2 WHERE id = $1");
 

@@ -8,9 +8,10 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
     ExpiringTable, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET, Traffic,
-    TrafficHistory, TrafficLog, added_traffic,
+    TrafficHistory, TrafficLog,
     rows::{self, Row as _},
-    summed_traffic, traffic_columns, traffic_of_changes,
+    sql,
+    state_names::Names,
 };
 
 use crate::{
@@ -20,96 +21,58 @@ use crate::{
     rows::{column, uuid},
 };
 
-/// The traffic of one destination from $2 on, folded or not. One statement, so that a fold cannot be missed or counted
-/// twice.
-macro_rules! of_destination {
-    () => {
-        concat!(
-            "SELECT at, ",
-            traffic_columns!(),
-            " FROM traffic WHERE destination_id = $1 AND at >= $2
-            UNION ALL ",
-            traffic_of_changes!(
-                "at",
-                "WHERE destination_id = $1 AND at >= $2",
-                "WHERE destination_id = $1 AND at >= $2"
-            )
-        )
-    };
-}
+/// The traffic of one destination from $2 on. Buckets and changes are read in one statement, so that a fold cannot be missed
+/// or counted twice.
+const OF_DESTINATION: Names =
+    &[("of", "at"), ("buckets", "traffic {which}"), ("which", "WHERE destination_id = $1 AND at >= $2")];
 
 /// The last row has the backlog at $3: the present backlog without the changes since $3.
-pub(crate) const TRAFFIC: &str = concat!(
-    "WITH recorded AS MATERIALIZED (",
-    of_destination!(),
-    "), waiting AS (
+pub(crate) const TRAFFIC: &str = sql!(
+    "WITH recorded AS MATERIALIZED ({all_traffic}), waiting AS (
         SELECT coalesce(sum(coalesce(pending, 0) + coalesce(retrying, 0)), 0) AS n FROM (
             SELECT pending, retrying FROM destination_totals WHERE destination_id = $1
             UNION ALL
             SELECT pending, retrying FROM count_changes WHERE destination_id = $1
         ) counted
     )
-    SELECT at - at % $4, ",
-    summed_traffic!(),
-    " FROM recorded WHERE at < $3 GROUP BY at - at % $4
+    SELECT at - at % $4, {summed_traffic} FROM recorded WHERE at < $3 GROUP BY at - at % $4
     UNION ALL
     SELECT NULL, 0, 0, 0, 0, 0, CAST((SELECT n FROM waiting)
-        - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= $3) AS bigint), 0"
+        - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= $3) AS bigint), 0",
+    OF_DESTINATION
 );
 
-pub(crate) const RECENT_TRAFFIC: &str = concat!(
-    "SELECT destination_id, ",
-    summed_traffic!(),
-    ", min(CASE WHEN arrivals > 0 THEN at END) FROM (
-        SELECT destination_id, at, ",
-    traffic_columns!(),
-    " FROM traffic WHERE at >= $1
-        UNION ALL ",
-    traffic_of_changes!("destination_id, at", "WHERE at >= $1", "WHERE at >= $1"),
-    ") recorded GROUP BY destination_id"
+pub(crate) const RECENT_TRAFFIC: &str = sql!(
+    "SELECT destination_id, {summed_traffic}, min(CASE WHEN arrivals > 0 THEN at END) FROM ({all_traffic}) recorded
+    GROUP BY destination_id",
+    &[("of", "destination_id, at"), ("buckets", "traffic {which}"), ("which", "WHERE at >= $1")]
 );
 
-pub(crate) const TRAFFIC_OF: &str = concat!(
-    "SELECT destination_id, at - at % $3, ",
-    summed_traffic!(),
-    " FROM (
-        SELECT destination_id, at, ",
-    traffic_columns!(),
-    " FROM traffic WHERE destination_id = ANY($1::uuid[]) AND at >= $2
-        UNION ALL ",
-    traffic_of_changes!(
-        "destination_id, at",
-        "WHERE destination_id = ANY($1::uuid[]) AND at >= $2",
-        "WHERE destination_id = ANY($1::uuid[]) AND at >= $2"
-    ),
-    ") recorded GROUP BY 1, 2 ORDER BY 2"
+pub(crate) const TRAFFIC_OF: &str = sql!(
+    "SELECT destination_id, at - at % $3, {summed_traffic} FROM ({all_traffic}) recorded GROUP BY 1, 2 ORDER BY 2",
+    &[
+        ("of", "destination_id, at"),
+        ("buckets", "traffic {which}"),
+        ("which", "WHERE destination_id = ANY($1::uuid[]) AND at >= $2"),
+    ]
 );
 
-pub(crate) const TRAFFIC_BY_TENANT: &str = concat!(
-    "SELECT recorded.at - recorded.at % $3, destinations.tenant, ",
-    summed_traffic!(),
-    " FROM (
-        SELECT destination_id, at, ",
-    traffic_columns!(),
-    " FROM traffic WHERE at >= $1 AND at < $2
-        UNION ALL ",
-    traffic_of_changes!("destination_id, at", "WHERE at >= $1 AND at < $2", "WHERE at >= $1 AND at < $2"),
-    ") recorded JOIN destinations ON destinations.id = recorded.destination_id GROUP BY 1, 2"
+pub(crate) const TRAFFIC_BY_TENANT: &str = sql!(
+    "SELECT recorded.at - recorded.at % $3, destinations.tenant, {summed_traffic}
+    FROM ({all_traffic}) recorded JOIN destinations ON destinations.id = recorded.destination_id GROUP BY 1, 2",
+    &[("of", "destination_id, at"), ("buckets", "traffic {which}"), ("which", "WHERE at >= $1 AND at < $2")]
 );
 
-pub(crate) const HEALTH: &str = concat!(
-    "SELECT ",
-    summed_traffic!(),
-    ", (
+pub(crate) const HEALTH: &str = sql!(
+    "SELECT {summed_traffic}, (
         SELECT max(last_success_at) FROM (
             SELECT last_success_at FROM destination_totals WHERE destination_id = $1
             UNION ALL
             SELECT last_success_at FROM traffic_changes WHERE destination_id = $1
         ) successes
     )
-    FROM (",
-    of_destination!(),
-    ") recorded"
+    FROM ({all_traffic}) recorded",
+    OF_DESTINATION
 );
 
 pub(crate) const HISTOGRAMS: &str = "
@@ -202,18 +165,13 @@ impl TrafficLog for PostgresStore {
 
 /// Adds the rows from $1 on and before $2 to the first row of their longer bucket, and deletes them. $3 is the length
 /// of these buckets. The first row of a bucket stays.
-const ROLL_UP: &str = concat!(
-    "
+const ROLL_UP: &str = sql! {"
 WITH old AS (
     DELETE FROM traffic WHERE at >= $1 AND at < $2 AND at % $3 <> 0 RETURNING *
 )
-INSERT INTO traffic AS t (at, destination_id, ",
-    traffic_columns!(),
-    ") SELECT at - at % $3, destination_id, ",
-    summed_traffic!(),
-    " FROM old GROUP BY 1, 2 ON CONFLICT (at, destination_id) DO UPDATE SET ",
-    added_traffic!()
-);
+INSERT INTO traffic AS t (at, destination_id, {traffic_columns})
+SELECT at - at % $3, destination_id, {summed_traffic} FROM old GROUP BY 1, 2
+ON CONFLICT (at, destination_id) DO UPDATE SET {added_traffic}"};
 const ROLL_UP_HISTOGRAMS: &str = "
 WITH old AS (
     DELETE FROM traffic_histograms WHERE at >= $1 AND at < $2 AND at % $3 <> 0 RETURNING *

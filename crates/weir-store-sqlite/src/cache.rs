@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::RwLock;
 use weir_core::{Destination, DestinationId};
-use weir_store::{DestinationFilter, Directory, FanOut, Matches, NewEvent, TenantDestinations};
+use weir_store::{DestinationFilter, Directory, Matches, NewEvent, TenantDestinations};
 
 #[derive(Debug, Default)]
 pub(crate) struct DestinationCache {
@@ -68,16 +68,13 @@ impl DestinationCache {
     }
 
     /// The destinations that an event has by the committed state.
-    pub(crate) fn fan_out(&self, new: &NewEvent) -> FanOut {
+    pub(crate) fn matches(&self, new: &NewEvent) -> Matches {
         let tenant = &new.event.tenant;
         let named = |ids: &[DestinationId]| self.inner.read().tenants.get(tenant).map(|found| found.named(ids));
-        FanOut::of(
-            new,
-            match &new.destinations {
-                Some(ids) => named(ids).unwrap_or_default(),
-                None => self.matching(tenant, &new.event.event_type),
-            },
-        )
+        match &new.destinations {
+            Some(ids) => named(ids).unwrap_or_default(),
+            None => self.matching(tenant, &new.event.event_type),
+        }
     }
 
     /// The destinations of a tenant whose patterns match a type.
@@ -239,9 +236,9 @@ mod tests {
         assert_eq!(remembered(), None);
         let mut filtering = destination(2);
         filtering.settings.filter = Some(Arc::new(Filter::parse(&serde_json::json!({"/a": 1})).unwrap()));
-        assert_eq!(cache.matching("acme", "order.paid").filters.len(), 0);
+        assert_eq!(cache.matching("acme", "order.paid").looks.filters.len(), 0);
         set(filtering);
-        assert_eq!(cache.matching("acme", "order.paid").filters.len(), 1);
+        assert_eq!(cache.matching("acme", "order.paid").looks.filters.len(), 1);
         assert_eq!(*cache.matching("acme", "order.paid").ids, [destination(2).id]);
         cache.apply([(destination(2).id, None)]);
         assert_eq!(*cache.matching("acme", "order.paid").ids, []);

@@ -8,21 +8,18 @@ use std::collections::BTreeMap;
 
 use rusqlite::Connection;
 use weir_core::{DeliveryState, DestinationId, Timestamp, delivery::AttemptOutcome};
-use weir_store::{AttemptResult, TRAFFIC_BUCKET, Traffic, rows::state_code};
+use weir_store::{AttemptResult, TRAFFIC_BUCKET, Traffic, rows::state_code, sql};
 
 use crate::{
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, padded},
+    sql::{Batch, MAX_ROWS, Values, execute},
 };
 
 static APPEND_COUNTS: Batch = Batch::new(
-    concat!(
-        "INSERT OR ROLLBACK INTO count_changes (destination_id, at, ",
-        weir_store::state_columns!(),
-        ", arrivals) SELECT * FROM (VALUES "
+    sql!(
+        "INSERT OR ROLLBACK INTO count_changes (destination_id, at, {state_columns}, arrivals) SELECT * FROM (VALUES "
     ),
     "(?,?,?,?,?,?,?,?,?,?,?,?)",
-    ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
@@ -31,7 +28,6 @@ static APPEND_TRAFFIC: Batch = Batch::new(
         last_success_at, latencies, attempts)
     SELECT * FROM (VALUES ",
     "(?,?,?,?,?,?,?,?,?,?)",
-    ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
@@ -124,36 +120,33 @@ impl ChangeLog {
         self.counts.retain(|_, change| *change != CountChange::default());
         let counts: Vec<_> = self.counts.iter().collect();
         for part in counts.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(APPEND_COUNTS.columns() * size);
-            for ((destination_id, at), change) in part {
+            let (sql, values) = APPEND_COUNTS.of(Values::default(), part, |values, ((destination_id, at), change)| {
                 values.blob(destination_id.as_bytes()).int(at.as_nanos());
                 for deliveries in change.states {
                     values.int(deliveries);
                 }
                 values.int(change.arrivals);
-            }
-            values.nulls(APPEND_COUNTS.columns() * (size - part.len()));
-            execute(connection, &APPEND_COUNTS.sql(size), &values)?;
+            });
+            execute(connection, &sql, &values)?;
         }
         self.write_attempts(connection)
     }
 
     fn write_attempts(&self, connection: &Connection) -> Result<()> {
-        let attempts: Vec<_> = self.attempts.iter().collect();
-        for part in attempts.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(APPEND_TRAFFIC.columns() * size);
-            for ((destination_id, at), Attempts { traffic, last_success_at, latencies, numbers }) in part {
+        let attempts = self.attempts.iter().map(|(of, Attempts { traffic, last_success_at, latencies, numbers })| {
+            Ok((of, traffic, last_success_at, serde_json::to_string(latencies)?, serde_json::to_string(numbers)?))
+        });
+        for part in attempts.collect::<Result<Vec<_>>>()?.chunks(MAX_ROWS) {
+            let (sql, values) = APPEND_TRAFFIC.of(Values::default(), part, |values, one| {
+                let ((destination_id, at), traffic, last_success_at, latencies, numbers) = one;
                 values.blob(destination_id.as_bytes()).int(at.as_nanos());
                 for number in [traffic.sends, traffic.delivered, traffic.failed, traffic.dead, traffic.throttled] {
                     values.int(number as i64);
                 }
                 values.optional_int(last_success_at.map(Timestamp::as_nanos));
-                values.owned_text(serde_json::to_string(latencies)?).owned_text(serde_json::to_string(numbers)?);
-            }
-            values.nulls(APPEND_TRAFFIC.columns() * (size - part.len()));
-            execute(connection, &APPEND_TRAFFIC.sql(size), &values)?;
+                values.text(latencies).text(numbers);
+            });
+            execute(connection, &sql, &values)?;
         }
         Ok(())
     }

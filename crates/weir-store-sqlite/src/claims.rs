@@ -18,7 +18,7 @@ use crate::{
     SqliteStore,
     commit_batch::Claiming,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, fetch, padded, query, visit_rows},
+    sql::{Batch, MAX_ROWS, Values, fetch, query, visit_rows},
     transaction::Transaction,
 };
 
@@ -59,7 +59,6 @@ pub(crate) static CLAIM: Batch = Batch::new(
     sql! {"UPDATE OR ROLLBACK deliveries SET state = {delivering}, claim_epoch = claim_epoch + 1, claim_expires_at = ?1, updated_at = ?2
     WHERE +state IN ({waiting}) AND id IN ("},
     "?",
-    ",",
     ")",
 );
 
@@ -179,7 +178,7 @@ impl Transaction<'_, '_> {
             ClaimedFlow::Key(_) => (OLDEST_DUE_OF_FLOW, wanted as i64 + 1),
             ClaimedFlow::Keyless => (OLDEST_DUE_KEYLESS, KEYLESS_LOOKED_AT.into()),
         };
-        let mut values = Values::with_capacity(3);
+        let mut values = Values::default();
         values.blob(flow_id.as_bytes()).int(is_replay.into()).int(rows);
         // Read in the order of due times, up to the limit or to the first delivery that is not due yet.
         let (mut taken, mut expired) = (Vec::with_capacity(wanted), Vec::new());
@@ -217,14 +216,12 @@ impl Transaction<'_, '_> {
 
     fn take(&self, taken: &[DueDelivery], expires_at: Timestamp, now: Timestamp) -> Result<()> {
         for part in taken.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(2 + size);
+            let mut values = Values::default();
             values.int(expires_at.as_nanos()).int(now.as_nanos());
-            for delivery in part {
+            let (sql, values) = CLAIM.of(values, part, |values, delivery| {
                 values.blob(delivery.id.as_bytes());
-            }
-            values.nulls(size - part.len());
-            self.move_on(&CLAIM.sql(size), &values, part.len())?;
+            });
+            self.move_on(&sql, &values, part.len())?;
         }
         Ok(())
     }

@@ -184,7 +184,7 @@ pub(crate) mod tests {
         event::{DeliveryOptions, Event, EventBody},
     };
 
-    use weir_store::{DestinationLimits, FanOut, NewEvent};
+    use weir_store::{DestinationLimits, Matches, NewEvent};
 
     use super::*;
 
@@ -240,9 +240,8 @@ pub(crate) mod tests {
         };
         let new = |number: usize| NewEvent::new(event(number), None, 0);
         let events = (0..events).map(new).collect();
-        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), |_| FanOut {
-            destinations,
-            ..FanOut::default()
-        })))
+        let ids: Arc<[DestinationId]> = vec![DestinationId::from_bytes([0; 16]); destinations].into();
+        let matches = |_: &NewEvent| Matches { ids: Arc::clone(&ids), ..Matches::default() };
+        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), matches)))
     }
 }

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use weir_core::{DeliveryId, DestinationId, Timestamp};
 use weir_store::{
-    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult, added_states,
+    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult,
     rows::{self, Row as _},
-    sql, state_columns, summed_states,
+    sql,
 };
 
 use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
     transaction::Transaction,
 };
 
@@ -22,34 +22,21 @@ use crate::{
 static COUNTS: Batch = Batch::new(
     "WITH asked (id) AS (SELECT column1 FROM (VALUES ",
     "(?)",
-    ",",
-    concat!(
+    sql!(
         ") WHERE column1 IS NOT NULL)
-        SELECT destination_id, ",
-        summed_states!(),
-        " FROM (
-            SELECT destination_id, ",
-        state_columns!(),
-        " FROM asked CROSS JOIN destination_totals ON destination_id = asked.id
+        SELECT destination_id, {summed_states} FROM (
+            SELECT destination_id, {state_columns} FROM asked CROSS JOIN destination_totals ON destination_id = asked.id
             UNION ALL
-            SELECT destination_id, ",
-        state_columns!(),
-        " FROM count_changes WHERE destination_id IN (SELECT id FROM asked)
+            SELECT destination_id, {state_columns} FROM count_changes WHERE destination_id IN (SELECT id FROM asked)
         ) GROUP BY destination_id"
     ),
 );
 
-const ALL_COUNTS: &str = concat!(
-    "SELECT destination_id, ",
-    summed_states!(),
-    " FROM (
-        SELECT destination_id, ",
-    state_columns!(),
-    " FROM destination_totals
+const ALL_COUNTS: &str = sql!(
+    "SELECT destination_id, {summed_states} FROM (
+        SELECT destination_id, {state_columns} FROM destination_totals
         UNION ALL
-        SELECT destination_id, ",
-    state_columns!(),
-    " FROM count_changes
+        SELECT destination_id, {state_columns} FROM count_changes
     ) GROUP BY destination_id"
 );
 
@@ -66,7 +53,6 @@ pub(crate) static OLDEST_WAITING: Batch = Batch::new(
         )
     ) FROM (VALUES "},
     "(?)",
-    ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
@@ -85,7 +71,6 @@ pub(crate) static PLACES: Batch = Batch::new(
         )
     ) WHERE id IN ("},
     "?",
-    ",",
     ")",
 );
 
@@ -107,14 +92,9 @@ const COUNT_BY_SCAN: &str = "SELECT destination_id, state, count(*) FROM deliver
 /// The last row of a step of the fold, if more rows remain.
 const LAST_OF_STEP: &str = "SELECT rowid FROM count_changes ORDER BY rowid LIMIT 1 OFFSET +?";
 
-const FOLD_COUNTS: &str = concat!(
-    "INSERT INTO destination_totals AS t (destination_id, ",
-    state_columns!(),
-    ") SELECT destination_id, ",
-    summed_states!(),
-    " FROM count_changes WHERE rowid <= ? GROUP BY destination_id
-    ON CONFLICT (destination_id) DO UPDATE SET ",
-    added_states!()
+const FOLD_COUNTS: &str = sql!(
+    "INSERT INTO destination_totals AS t (destination_id, {state_columns}) SELECT destination_id, {summed_states} FROM count_changes WHERE rowid <= ? GROUP BY destination_id
+    ON CONFLICT (destination_id) DO UPDATE SET {added_states}"
 );
 
 const DELETE_COUNTS: &str = "DELETE FROM count_changes WHERE rowid <= ?";
@@ -126,7 +106,7 @@ impl Counters for SqliteStore {
     async fn counts(&self, ids: &[DestinationId]) -> StoreResult<Vec<StateCounts>> {
         let mut found: HashMap<DestinationId, StateCounts> = HashMap::with_capacity(ids.len());
         for part in ids.chunks(MAX_ROWS) {
-            let (sql, values) = for_each(&COUNTS, part);
+            let (sql, values) = COUNTS.of_destinations(part);
             found.extend(fetch(&self.readers, sql, values, rows::state_counts).await?);
         }
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
@@ -142,7 +122,7 @@ impl Counters for SqliteStore {
     async fn oldest_waiting(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>> {
         let mut found = HashMap::with_capacity(ids.len());
         for part in ids.chunks(MAX_ROWS) {
-            let (sql, values) = for_each(&OLDEST_WAITING, part);
+            let (sql, values) = OLDEST_WAITING.of_destinations(part);
             let read = |row: &sqlx::sqlite::SqliteRow| Ok((row.destination_id(0)?, row.optional_time(1)?));
             found.extend(fetch(&self.readers, sql, values, read).await?);
         }
@@ -159,14 +139,12 @@ impl Counters for SqliteStore {
         let most = i64::from(most.min(PLACES_LOOKED_AT));
         let mut places = Places::default();
         for part in deliveries.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(4 + size);
+            let mut values = Values::default();
             values.blob(id.as_bytes()).int(most).blob(id.as_bytes()).int(most);
-            for delivery in part {
+            let (sql, values) = PLACES.of(values, part, |values, delivery| {
                 values.blob(delivery.as_bytes());
-            }
-            values.nulls(size - part.len());
-            places.found.extend(fetch(&self.readers, PLACES.sql(size), values, rows::place).await?);
+            });
+            places.found.extend(fetch(&self.readers, sql, values, rows::place).await?);
         }
         if places.found.values().any(|place| place.is_replay) {
             let mut values = Values::id(id.as_bytes());
@@ -189,17 +167,6 @@ impl Counters for SqliteStore {
         let counted = fetch(&self.readers, COUNT_BY_SCAN, Values::default(), rows::counted_state).await?;
         Ok(StateCounts::of_rows(counted))
     }
-}
-
-/// A statement for a few destinations, and its values.
-fn for_each<'v>(batch: &Batch, ids: &'v [DestinationId]) -> (std::sync::Arc<str>, Values<'v>) {
-    let size = padded(ids.len());
-    let mut values = Values::with_capacity(size);
-    for id in ids {
-        values.blob(id.as_bytes());
-    }
-    values.nulls(size - ids.len());
-    (batch.sql(size), values)
 }
 
 impl Transaction<'_, '_> {

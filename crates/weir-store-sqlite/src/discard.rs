@@ -5,7 +5,7 @@ use weir_store::{rows::Row as _, sql};
 
 use crate::{
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, padded, query},
+    sql::{Batch, MAX_ROWS, Values, execute, query},
     transaction::Transaction,
 };
 
@@ -14,7 +14,6 @@ use crate::{
 pub(crate) static DEAD_LETTERS: Batch = Batch::new(
     "SELECT d.id, d.destination_id, d.state FROM (VALUES ",
     "(?)",
-    ",",
     sql!(") AS r CROSS JOIN deliveries d ON d.id = r.column1 AND +d.state IN ({failed}, {dead})"),
 );
 
@@ -22,7 +21,6 @@ pub(crate) static DEAD_LETTERS: Batch = Batch::new(
 pub(crate) static DISCARD: Batch = Batch::new(
     sql!("UPDATE OR ROLLBACK deliveries SET state = {cancelled}, updated_at = r.column2 FROM (VALUES "),
     "(?,?)",
-    ",",
     sql!(") AS r WHERE deliveries.id = r.column1 AND +state IN ({failed}, {dead})"),
 );
 
@@ -37,26 +35,18 @@ impl Transaction<'_, '_> {
             for (_, destination_id, state) in &found {
                 self.changes.moved(*destination_id, *state, DeliveryState::Cancelled, now);
             }
-            let size = padded(found.len());
-            let mut values = Values::with_capacity(2 * size);
-            for (id, ..) in &found {
+            let (sql, values) = DISCARD.of(Values::default(), &found, |values, (id, ..)| {
                 values.blob(id.as_bytes()).int(now.as_nanos());
-            }
-            values.nulls(2 * (size - found.len()));
-            discarded += execute(self.connection, &DISCARD.sql(size), &values)?;
+            });
+            discarded += execute(self.connection, &sql, &values)?;
         }
         Ok(discarded)
     }
 
     fn dead_letters(&mut self, ids: &[DeliveryId]) -> Result<Vec<(DeliveryId, DestinationId, DeliveryState)>> {
-        let size = padded(ids.len());
-        let mut values = Values::with_capacity(size);
-        for id in ids {
+        let (sql, values) = DEAD_LETTERS.of(Values::default(), ids, |values, id| {
             values.blob(id.as_bytes());
-        }
-        values.nulls(size - ids.len());
-        query(self.connection, &DEAD_LETTERS.sql(size), &values, |row| {
-            Ok((row.delivery_id(0)?, row.destination_id(1)?, row.state(2)?))
-        })
+        });
+        query(self.connection, &sql, &values, |row| Ok((row.delivery_id(0)?, row.destination_id(1)?, row.state(2)?)))
     }
 }

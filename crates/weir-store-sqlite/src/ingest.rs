@@ -22,7 +22,7 @@ use crate::{
     commit_batch::{self, Operation},
     error::Result,
     message_groups::GroupPosition,
-    sql::{Batch, MAX_ROWS, Values, execute, padded, query},
+    sql::{Batch, MAX_ROWS, Values, execute, query},
     transaction::Transaction,
 };
 
@@ -30,7 +30,7 @@ use crate::{
 impl Ingest for SqliteStore {
     async fn ingest_part(&self, events: &Arc<[NewEvent]>, from: usize) -> StoreResult<Vec<IngestResult>> {
         loop {
-            let part = Part::of(events, from, self.limits.get(), |new| self.destinations.fan_out(new));
+            let part = Part::of(events, from, self.limits.get(), |new| self.destinations.matches(new));
             part.judge().await;
             let answers = self.ask(part, Operation::Ingest).await?;
             // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit.
@@ -53,7 +53,6 @@ pub(crate) static INSERT_EVENTS: Batch = Batch::new(
         traceparent, deliver_at, expires_at, coalesce_key, ordering_key, filtered, cost, limit_key)
     SELECT * FROM (VALUES ",
     "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-    ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
@@ -67,7 +66,6 @@ pub(crate) static INSERT_DELIVERIES: Batch = Batch::new(
         r.column6, r.column7, r.column8, r.column9, r.column10, r.column11, r.column12 IS NOT NULL, r.column12
         FROM (VALUES ",
     "(?,?,?,?,?,?,?,?,?,?,?,?)",
-    ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
@@ -80,7 +78,6 @@ pub(crate) static INSERT_INTO_GROUPS: Batch = Batch::new(
     SELECT r.column1, r.column2, r.column3, coalesce(r.column14, r.column6, r.column4), r.column4, r.column4, r.column5, 0,
         r.column6, r.column7, r.column8, r.column9, r.column10, r.column11, r.column12, r.column13 FROM (VALUES ",
     "(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-    ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
@@ -88,7 +85,6 @@ pub(crate) static INSERT_INTO_GROUPS: Batch = Batch::new(
 pub(crate) static KNOWN_KEYS: Batch = Batch::new(
     concat!("SELECT ", event_columns!("e.body"), ", e.deliveries FROM (VALUES "),
     "(?,?)",
-    ",",
     ") AS k CROSS JOIN events e INDEXED BY events_idempotency ON e.tenant = k.column1 AND e.idempotency_key = k.column2",
 );
 
@@ -179,24 +175,18 @@ impl Transaction<'_, '_> {
         let keys: Vec<Key<'_>> = keys.into_iter().collect();
         let mut known = KnownKeys::new();
         for part in keys.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(2 * size);
-            for (tenant, key) in part {
+            let (sql, values) = KNOWN_KEYS.of(Values::default(), part, |values, (tenant, key)| {
                 values.text(tenant).text(key);
-            }
-            values.nulls(2 * (size - part.len()));
-            known.extend(query(self.connection, &KNOWN_KEYS.sql(size), &values, |row| {
-                rows::known_event(row, self.keyring)
-            })?);
+            });
+            known.extend(query(self.connection, &sql, &values, |row| rows::known_event(row, self.keyring))?);
         }
         Ok(known)
     }
 
     fn insert_events(&mut self, events: &[StoredEvent<'_>]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(INSERT_EVENTS.columns() * size);
-            for StoredEvent { event, deliveries, filtered } in part {
+            let (sql, values) = INSERT_EVENTS.of(Values::default(), part, |values, stored| {
+                let StoredEvent { event, deliveries, filtered } = stored;
                 values
                     .blob(event.id.as_bytes())
                     .text(&event.tenant)
@@ -214,10 +204,8 @@ impl Transaction<'_, '_> {
                     .optional_int(filtered.map(|filtered| filtered.get().into()))
                     .optional_int(event.options.cost.map(|cost| cost.get().into()))
                     .optional_text(event.options.limit_key.as_ref().map(LimitKey::as_str));
-            }
-            // Fill the statement up to its size with rows of NULL, which insert nothing.
-            values.nulls(INSERT_EVENTS.columns() * (size - part.len()));
-            execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
+            });
+            execute(self.connection, &sql, &values)?;
         }
         Ok(())
     }
@@ -231,9 +219,7 @@ impl Transaction<'_, '_> {
         group_positions: &HashMap<DeliveryId, GroupPosition>,
     ) -> Result<()> {
         for part in deliveries.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(insert.columns() * size);
-            for delivery in part {
+            let (sql, values) = insert.of(Values::default(), part, |values, delivery| {
                 // Its first state: superseded by a later event of the commit batch, claimed for the fast path, or
                 // waiting.
                 let state = match delivery.claimed_until {
@@ -267,10 +253,8 @@ impl Transaction<'_, '_> {
                         values.optional_int(delivery.claimed_until.map(Timestamp::as_nanos));
                     }
                 }
-            }
-            // Fill the statement up to its size with rows of NULL, which insert nothing.
-            values.nulls(insert.columns() * (size - part.len()));
-            execute(self.connection, &insert.sql(size), &values)?;
+            });
+            execute(self.connection, &sql, &values)?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@
 //! rows, `rows` reads columns, `plans` tests which index each statement uses, `durability` power failures. The traits
 //! of `weir-store` are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`,
 //! `destinations`, `event_types`, `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
+//! `flow_statements` has the statements of destinations and of the flows of limit keys.
 //!
 //! `backup` copies a file while it is in use, `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of its sealed rows. `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
 //! transaction use.
@@ -47,6 +48,7 @@ mod edit;
 mod error;
 mod event_types;
 mod files;
+mod flow_statements;
 mod history;
 mod ingest;
 mod limit_groups;

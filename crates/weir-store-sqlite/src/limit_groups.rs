@@ -25,14 +25,13 @@ use crate::{
     destinations::LIMIT_CHANGES,
     edit::Durable,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
     transaction::Transaction,
 };
 
 static BY_ID: Batch = Batch::new(
     "SELECT id, tenant, name, rate_limits, max_in_flight, created_at, updated_at FROM limit_groups WHERE id IN (",
     "?",
-    ",",
     ")",
 );
 
@@ -70,15 +69,10 @@ impl LimitGroups for SqliteStore {
     async fn limit_groups(&self, ids: &[LimitGroupId]) -> StoreResult<Vec<Option<Arc<LimitGroup>>>> {
         let mut found = HashMap::new();
         for part in ids.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(size);
-            for id in part {
+            let (sql, values) = BY_ID.of(Values::default(), part, |values, id| {
                 values.blob(id.as_bytes());
-            }
-            values.nulls(size - part.len());
-            found.extend(
-                fetch(&self.readers, BY_ID.sql(size), values, read).await?.into_iter().map(|one| (one.id, one)),
-            );
+            });
+            found.extend(fetch(&self.readers, sql, values, read).await?.into_iter().map(|one| (one.id, one)));
         }
         Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
     }

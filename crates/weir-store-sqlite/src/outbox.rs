@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryState, DestinationId, RateLimit, Timestamp, claim::Claim, limit_key::is_of_key};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
-    StoreResult, end_of_time,
+    StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -19,8 +19,11 @@ use crate::{
     commit_batch::{Operation, Recovery, Release},
     edit::Durable,
     error::Result,
-    limit_keys::{SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
+    flow_statements::{
+        DUE_DESTINATIONS, SAMPLE, SEND_HISTORY, SEND_HISTORY_OF_FLOWS, SENT_COSTS, SENT_COSTS_OF_FLOWS, SENT_COUNTS,
+        SENT_COUNTS_OF_FLOWS,
+    },
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
     transaction::Transaction,
 };
 
@@ -48,11 +51,7 @@ impl Outbox for SqliteStore {
         after: Option<DestinationId>,
         limit: u32,
     ) -> StoreResult<Vec<DueDestination>> {
-        let mut values = Values::default();
-        // The empty blob sorts before every id.
-        let beyond = after.as_ref().map_or(&[][..], |id| id.as_bytes());
-        values.blob(beyond).int(before.as_nanos()).int(limit.into());
-        Ok(fetch(&self.readers, DUE_DESTINATIONS, values, rows::due_destination).await?)
+        self.due(DUE_DESTINATIONS, before, after, limit).await
     }
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
@@ -65,10 +64,10 @@ impl Outbox for SqliteStore {
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
         let mut found: HashMap<DestinationId, SendHistory> = HashMap::with_capacity(ids.len());
-        for (ids, sql) in of_destinations_and_flows(ids, [&SEND_HISTORY, &SEND_HISTORY_OF_FLOWS]) {
+        for (ids, statement) in of_destinations_and_flows(ids, [&SEND_HISTORY, &SEND_HISTORY_OF_FLOWS]) {
             for part in ids.chunks(MAX_ROWS) {
-                let (size, values) = Values::padded_ids(part);
-                found.extend(fetch(&self.readers, sql.sql(size), values, rows::send_history).await?);
+                let (sql, values) = statement.of_destinations(part);
+                found.extend(fetch(&self.readers, sql, values, rows::send_history).await?);
             }
         }
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
@@ -80,15 +79,15 @@ impl Outbox for SqliteStore {
             true => [&SENT_COSTS, &SENT_COSTS_OF_FLOWS],
         };
         let mut counts = Vec::new();
-        for (ids, sql) in of_destinations_and_flows(ids, statements) {
+        for (ids, statement) in of_destinations_and_flows(ids, statements) {
             for part in ids.chunks(MAX_ROWS) {
-                let (size, mut values) = Values::padded_ids(part);
+                let (sql, mut values) = statement.of_destinations(part);
                 values.int(limit.bucket().as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
                 if limit.is_in_costs() {
-                    values.int((SAMPLE / size).max(1) as i64);
+                    values.int((SAMPLE / padded(part.len())).max(1) as i64);
                 }
                 let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
-                counts.extend(fetch(&self.readers, sql.sql(size), values, read).await?);
+                counts.extend(fetch(&self.readers, sql, values, read).await?);
             }
         }
         Ok(rows::sent_counts(counts))
@@ -96,6 +95,23 @@ impl Outbox for SqliteStore {
 
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
         self.edit(Durable::Yes, move |transaction| transaction.mark_restored(sends_until)).await
+    }
+}
+
+impl SqliteStore {
+    /// The destinations or flows with a delivery that is due before a time, after a given one.
+    pub(crate) async fn due(
+        &self,
+        statement: &'static str,
+        before: Timestamp,
+        after: Option<DestinationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<DueDestination>> {
+        let mut values = Values::default();
+        // The empty blob sorts before every id.
+        let beyond = after.as_ref().map_or(&[][..], |id| id.as_bytes());
+        values.blob(beyond).int(before.as_nanos()).int(limit.into());
+        Ok(fetch(&self.readers, statement, values, rows::due_destination).await?)
     }
 }
 
@@ -124,91 +140,6 @@ WHERE expires_at IS NOT NULL AND state IN ({waiting}) AND expires_at <= ? ORDER 
 
 const EXPIRE: &str =
     sql!("UPDATE deliveries SET state = {expired}, updated_at = ? WHERE id = ? AND state IN ({waiting})");
-
-/// A loose index scan: it jumps from one destination to the next, so its cost does not depend on the backlogs. A
-/// delivery behind the head of a message group is never due.
-pub(crate) const DUE_DESTINATIONS: &str = sql!(concat!(
-    "
-WITH RECURSIVE waiting (id) AS (
-    -- The first destination after the given one that has waiting deliveries, then the next ones.
-    SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
-        WHERE state IN ({waiting}) AND destination_id > ? ORDER BY destination_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
-        WHERE state IN ({waiting}) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
-    FROM waiting WHERE waiting.id IS NOT NULL
-), first (id, due) AS (
-    -- The earlier of two due times: of its live deliveries, and of its deliveries of replays.
-    SELECT id, min(
-        coalesce((SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = waiting.id AND is_replay = 0 AND state IN ({waiting})
-            ORDER BY next_attempt_at LIMIT 1), ",
-    end_of_time!(),
-    "),
-        coalesce((SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = waiting.id AND is_replay = 1 AND state IN ({waiting})
-            ORDER BY next_attempt_at LIMIT 1), ",
-    end_of_time!(),
-    ")
-    )
-    FROM waiting WHERE id IS NOT NULL
-)
--- A due time at the end of time: only deliveries behind heads remain.
-SELECT first.id, first.due FROM first CROSS JOIN destinations t ON t.id = first.id
-WHERE first.due < ? AND first.due < ",
-    end_of_time!(),
-    " AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?"
-));
-
-pub(crate) static SEND_HISTORY: Batch = Batch::new(
-    sql! {"SELECT r.column1,
-        (SELECT max(sent_at) FROM attempts INDEXED BY attempts_of_destination
-            WHERE destination_id = r.column1 AND sent_at IS NOT NULL),
-        EXISTS (SELECT 1 FROM deliveries INDEXED BY deliveries_claimed
-            WHERE destination_id = r.column1 AND state = {delivering}),
-        (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
-            WHERE t.id = r.column1 AND m.single = 1 AND t.created_at <= m.sends_until)
-    FROM (VALUES "},
-    "(?)",
-    ",",
-    ") AS r WHERE r.column1 IS NOT NULL",
-);
-
-/// One statement, so that a send is recorded or its claim is outstanding.
-pub(crate) static SENT_COUNTS: Batch = Batch::new(
-    "WITH r (id) AS (VALUES ",
-    "(?)",
-    ",",
-    sql! {")
-SELECT sent_at / ? + 1, count(*) FROM r CROSS JOIN attempts INDEXED BY attempts_of_destination
-    WHERE destination_id = r.id AND sent_at IS NOT NULL AND sent_at > ? GROUP BY 1
-UNION ALL SELECT -1, count(*) FROM r CROSS JOIN deliveries INDEXED BY deliveries_claimed
-    WHERE destination_id = r.id AND state = {delivering}
-UNION ALL SELECT -2, (SELECT m.sends_until FROM r CROSS JOIN destinations t CROSS JOIN restored m
-    WHERE t.id = r.id AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ? LIMIT 1)"},
-);
-
-/// Of so many deliveries the usual cost is read, because a run publishes no more.
-const SAMPLE: usize = 512;
-
-/// The same in costs. The third row is the usual cost.
-pub(crate) static SENT_COSTS: Batch = Batch::new(
-    "WITH r (id) AS (VALUES ",
-    "(?)",
-    ",",
-    sql! {")
-SELECT a.sent_at / ? + 1, sum(coalesce(d.cost, 1)) FROM r CROSS JOIN attempts a INDEXED BY attempts_of_destination
-    CROSS JOIN deliveries d ON d.id = a.delivery_id
-    WHERE a.destination_id = r.id AND a.sent_at IS NOT NULL AND a.sent_at > ? GROUP BY 1
-UNION ALL SELECT -1, sum(coalesce(cost, 1)) FROM r CROSS JOIN deliveries INDEXED BY deliveries_claimed
-    WHERE destination_id = r.id AND state = {delivering}
-UNION ALL SELECT -2, (SELECT m.sends_until FROM r CROSS JOIN destinations t CROSS JOIN restored m
-    WHERE t.id = r.id AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ? LIMIT 1)
-UNION ALL SELECT -3, CAST(avg((SELECT avg(coalesce(d.cost, 1)) FROM (
-    SELECT id FROM deliveries INDEXED BY deliveries_due
-    WHERE destination_id = r.id AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT ?
-) due CROSS JOIN deliveries d ON d.id = due.id)) * 256 AS INTEGER) FROM r"},
-);
 
 const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 

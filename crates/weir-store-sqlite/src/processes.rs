@@ -1,4 +1,4 @@
-//! Process leases: only one process has the file open, so no other process can observe its death. Its claims are
+//! Heartbeats: only one process has the file open, so no other process can observe its death. Its claims are
 //! recovered at the next start and are never orphaned.
 
 use std::sync::Arc;

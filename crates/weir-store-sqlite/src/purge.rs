@@ -8,7 +8,7 @@ use weir_store::{MessageGroup, Purge, PurgePosition, PurgeScan, PurgeStep, rows:
 use crate::{
     error::Result,
     history::WhereClause,
-    sql::{Batch, MAX_ROWS, Values, execute, padded, visit_rows},
+    sql::{Batch, MAX_ROWS, Values, execute, visit_rows},
     transaction::Transaction,
 };
 
@@ -66,7 +66,6 @@ pub(crate) const WAITING_OF_FLOW_WITH_TYPES: &str = sql!(waiting_with_types!("de
 pub(crate) static CANCEL: Batch = Batch::new(
     sql!("UPDATE OR ROLLBACK deliveries SET state = {cancelled}, updated_at = r.column2 FROM (VALUES "),
     "(?,?)",
-    ",",
     sql!(") AS r WHERE deliveries.id = r.column1 AND +state IN ({waiting})"),
 );
 
@@ -153,13 +152,10 @@ impl Transaction<'_, '_> {
     fn cancel_all(&mut self, chosen: &[(DeliveryId, DeliveryState)], now: Timestamp) -> Result<u64> {
         let mut cancelled = 0;
         for part in chosen.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(2 * size);
-            for (id, _) in part {
+            let (sql, values) = CANCEL.of(Values::default(), part, |values, (id, _)| {
                 values.blob(id.as_bytes()).int(now.as_nanos());
-            }
-            values.nulls(2 * (size - part.len()));
-            cancelled += execute(self.connection, &CANCEL.sql(size), &values)?;
+            });
+            cancelled += execute(self.connection, &sql, &values)?;
         }
         Ok(cancelled)
     }

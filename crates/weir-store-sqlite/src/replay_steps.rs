@@ -7,7 +7,7 @@ use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity, order::BEHIND};
 use weir_store::{
     ListOrder, MessageGroup, NewReplay, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPosition,
-    ReplayStep, ReplayTask, end_of_time,
+    ReplayStep, ReplayTask,
     rows::{self, Corrupt, Row as _, phase_code},
     sql,
 };
@@ -16,7 +16,7 @@ use crate::{
     error::Result,
     history::WhereClause,
     replays::{FIGURES, eligible, filter_joins, index_for_state},
-    sql::{Batch, MAX_ROWS, Values, execute, padded, query},
+    sql::{Batch, MAX_ROWS, Values, execute, query},
     transaction::Transaction,
 };
 
@@ -55,21 +55,16 @@ SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
 WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} LIMIT 1"};
 
 /// The same without deliveries that are live by now ([`ReplayPhase::waits_for_live`]).
-pub(crate) const IS_UNFINISHED_IN_REPLAY: &str = sql!(concat!(
-    "SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
-    WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} AND (is_replay = 1 OR next_attempt_at = ",
-    end_of_time!(),
-    ") LIMIT 1"
-));
+pub(crate) const IS_UNFINISHED_IN_REPLAY: &str = sql! {"
+SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
+WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered}
+    AND (is_replay = 1 OR next_attempt_at = {end_of_time}) LIMIT 1"};
 
 /// The waiting deliveries of a replay that is being cancelled.
-pub(crate) const WAITING_OF_REPLAY: &str = sql!(concat!(
-    "SELECT id, destination_id, state, state_before FROM deliveries INDEXED BY deliveries_replayed
-    WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} AND state <> {delivering}
-        AND (is_replay = 1 OR next_attempt_at = ",
-    end_of_time!(),
-    ") LIMIT +?"
-));
+pub(crate) const WAITING_OF_REPLAY: &str = sql! {"
+SELECT id, destination_id, state, state_before FROM deliveries INDEXED BY deliveries_replayed
+WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} AND state <> {delivering}
+    AND (is_replay = 1 OR next_attempt_at = {end_of_time}) LIMIT +?"};
 
 /// Columns: id, replay, due, now, whether it joins its message group. `+state` makes the planner look up the given ids;
 /// with `state` it could scan all ended deliveries.
@@ -79,7 +74,6 @@ pub(crate) static MOVE: Batch = Batch::new(
         ordering_key = CASE WHEN r.column5 THEN ordering_key END
     FROM (VALUES "},
     "(?,?,?,?,?)",
-    ",",
     sql!(") AS r WHERE deliveries.id = r.column1 AND +state > {retrying}"),
 );
 
@@ -89,7 +83,6 @@ pub(crate) static PUT_BACK: Batch = Batch::new(
         is_replay = 0, updated_at = r.column2
     FROM (VALUES ",
     "(?,?)",
-    ",",
     sql!(") AS r WHERE deliveries.id = r.column1 AND +state IN ({waiting})"),
 );
 
@@ -187,18 +180,15 @@ impl Transaction<'_, '_> {
         // Ordered deliveries join their message groups behind the others; the groups without a head then get one.
         let mut message_groups = BTreeSet::new();
         for part in taken.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(5 * size);
-            for one in part {
+            let (sql, values) = MOVE.of(Values::default(), part, |values, one| {
                 let message_group = self.message_group_to_join(one);
                 let due = if message_group.is_some() { BEHIND } else { open.created_at };
                 values.blob(one.id.as_bytes()).blob(open.id.as_bytes()).int(due.as_nanos()).int(now.as_nanos());
                 values.int(message_group.is_some().into());
                 message_groups.extend(message_group);
                 self.changes.moved(one.destination_id, state, DeliveryState::Pending, now);
-            }
-            values.nulls(5 * (size - part.len()));
-            execute(self.connection, &MOVE.sql(size), &values)?;
+            });
+            execute(self.connection, &sql, &values)?;
         }
         self.advance_message_groups(&message_groups)?;
         // Record the destinations, so that their runs claim replays, and the progress.
@@ -240,14 +230,12 @@ impl Transaction<'_, '_> {
         if waiting.is_empty() {
             return Ok(0);
         }
-        let size = padded(waiting.len());
-        let mut values = Values::with_capacity(2 * size);
-        for (one, destination_id, [state, state_before]) in &waiting {
+        let (sql, values) = PUT_BACK.of(Values::default(), &waiting, |values, one| {
+            let (one, destination_id, [state, state_before]) = one;
             values.blob(one.as_bytes()).int(now.as_nanos());
             self.changes.moved(*destination_id, *state, *state_before, now);
-        }
-        values.nulls(2 * (size - waiting.len()));
-        execute(self.connection, &PUT_BACK.sql(size), &values)?;
+        });
+        execute(self.connection, &sql, &values)?;
         Ok(waiting.len() as u64)
     }
 

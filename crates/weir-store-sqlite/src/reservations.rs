@@ -11,13 +11,12 @@ use weir_store::{
 use crate::{
     SqliteStore,
     edit::Durable,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
 };
 
 static INSERT: Batch = Batch::new(
     "INSERT INTO reservations (id, group_id, cost, created_at, starts_at, ends_at) SELECT * FROM (VALUES ",
     "(?, ?, ?, ?, ?, ?)",
-    ",",
     ") WHERE column1 IS NOT NULL",
 );
 
@@ -60,14 +59,11 @@ impl Reservations for SqliteStore {
         let new = new.to_vec();
         self.edit(Durable::Yes, move |transaction| {
             new.chunks(MAX_ROWS).try_for_each(|part| {
-                let size = padded(part.len());
-                let mut values = Values::with_capacity(INSERT.columns() * size);
-                for one in part {
+                let (sql, values) = INSERT.of(Values::default(), part, |values, one| {
                     values.blob(one.id.as_bytes()).blob(one.group.as_bytes()).int(one.cost.into());
                     values.int(one.created_at.as_nanos()).int(one.starts_at.as_nanos()).int(one.ends_at.as_nanos());
-                }
-                values.nulls(INSERT.columns() * (size - part.len()));
-                execute(transaction.connection, &INSERT.sql(size), &values).map(drop)
+                });
+                execute(transaction.connection, &sql, &values).map(drop)
             })
         })
         .await

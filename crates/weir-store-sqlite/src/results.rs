@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, order::BEHIND};
 use weir_store::{
-    AttemptResult, DeliveryAction, Purge, PurgePosition, PurgeStep, Results, Settlement, StoreResult, end_of_time,
+    AttemptResult, DeliveryAction, Purge, PurgePosition, PurgeStep, Results, Settlement, StoreResult,
     rows::{self, Corrupt, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
     sql,
 };
@@ -20,7 +20,7 @@ use crate::{
     edit::Durable,
     error::Result,
     purge::count_sql,
-    sql::{Batch, MAX_ROWS, Values, execute, padded, query},
+    sql::{Batch, MAX_ROWS, Values, execute, query},
     transaction::Transaction,
 };
 
@@ -99,7 +99,6 @@ impl Results for SqliteStore {
 pub(crate) static HELD_CLAIMS: Batch = Batch::new(
     "SELECT d.id, d.claim_epoch, d.replaced IS NOT NULL, d.ordering_key IS NOT NULL, d.flow_id FROM (VALUES ",
     "(?,?)",
-    ",",
     sql!(
         ") AS r CROSS JOIN deliveries d ON d.id = r.column1 AND d.claim_epoch = r.column2 AND +d.state = {delivering}"
     ),
@@ -112,7 +111,6 @@ pub(crate) static END: Batch = Batch::new(
     sql! {"UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, claim_expires_at = NULL, updated_at = ?3
     WHERE +state = {delivering} AND id IN ("},
     "?",
-    ",",
     ")",
 );
 
@@ -124,12 +122,8 @@ pub(crate) static RETRY: Batch = Batch::new(
         attempts_before = CASE WHEN r.column6 > 0 THEN coalesce(attempts_before, 0) + r.column6 ELSE attempts_before END
     FROM (VALUES ",
     "(?,?,?,?,?,?)",
-    ",",
     sql!(") AS r WHERE deliveries.id = r.column1 AND +state = {delivering}"),
 );
-
-/// The columns of an attempt.
-const ATTEMPT_VALUES: usize = 15;
 
 static INSERT_ATTEMPTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code,
@@ -137,7 +131,6 @@ static INSERT_ATTEMPTS: Batch = Batch::new(
         flow_id)
     SELECT * FROM (VALUES ",
     "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-    ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
@@ -148,11 +141,9 @@ UPDATE deliveries SET state = {pending}, replaced = NULL, is_replay = 0, next_at
 WHERE id = ? AND state > {retrying}"};
 
 /// Makes a waiting delivery live and due now, unless it is behind the head of a message group.
-const PULL_FORWARD: &str = sql!(concat!(
-    "UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
-    WHERE id = ? AND state IN ({waiting}) AND next_attempt_at < ",
-    end_of_time!()
-));
+const PULL_FORWARD: &str = sql! {"
+UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
+WHERE id = ? AND state IN ({waiting}) AND next_attempt_at < {end_of_time}"};
 
 const CANCEL: &str =
     sql!("UPDATE deliveries SET state = {cancelled}, updated_at = ? WHERE id = ? AND state IN ({waiting})");
@@ -243,13 +234,10 @@ impl Transaction<'_, '_> {
             ))
         };
         for part in results.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(2 * size);
-            for result in part {
+            let (sql, values) = HELD_CLAIMS.of(Values::default(), part, |values, result| {
                 values.blob(result.claim.delivery_id.as_bytes()).int(result.claim.epoch);
-            }
-            values.nulls(2 * (size - part.len()));
-            held.extend(query(self.connection, &HELD_CLAIMS.sql(size), &values, read)?);
+            });
+            held.extend(query(self.connection, &sql, &values, read)?);
         }
         Ok(held)
     }
@@ -257,24 +245,20 @@ impl Transaction<'_, '_> {
     /// The deliveries are written together, with the latest of their times as `updated_at`.
     fn end(&self, state: i64, attempts: u32, results: &[&AttemptResult]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
-            let size = padded(part.len());
             let now = part.iter().map(|result| result.now).max().unwrap_or(Timestamp::MIN);
-            let mut values = Values::with_capacity(3 + size);
+            let mut values = Values::default();
             values.int(state).int(attempts.into()).int(now.as_nanos());
-            for result in part {
+            let (sql, values) = END.of(values, part, |values, result| {
                 values.blob(result.claim.delivery_id.as_bytes());
-            }
-            values.nulls(size - part.len());
-            self.move_on(&END.sql(size), &values, part.len())?;
+            });
+            self.move_on(&sql, &values, part.len())?;
         }
         Ok(())
     }
 
     fn retry(&self, results: &[(&AttemptResult, DeliveryState, Timestamp)]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(6 * size);
-            for (result, state, due) in part {
+            let (sql, values) = RETRY.of(Values::default(), part, |values, (result, state, due)| {
                 values
                     .blob(result.claim.delivery_id.as_bytes())
                     .int(state_code(*state).into())
@@ -282,9 +266,8 @@ impl Transaction<'_, '_> {
                     .int(due.as_nanos())
                     .int(result.now.as_nanos())
                     .int((!result.is_counted).into());
-            }
-            values.nulls(6 * (size - part.len()));
-            self.move_on(&RETRY.sql(size), &values, part.len())?;
+            });
+            self.move_on(&sql, &values, part.len())?;
         }
         Ok(())
     }
@@ -315,9 +298,8 @@ impl Transaction<'_, '_> {
 
     fn insert_attempts(&mut self, results: &[(&AttemptResult, Option<DestinationId>)]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(ATTEMPT_VALUES * size);
-            for (AttemptResult { claim, attempt, .. }, flow_id) in part {
+            let (sql, values) = INSERT_ATTEMPTS.of(Values::default(), part, |values, (result, flow_id)| {
+                let AttemptResult { claim, attempt, .. } = *result;
                 values
                     .blob(claim.delivery_id.as_bytes())
                     .int(attempt.number.into())
@@ -334,10 +316,8 @@ impl Transaction<'_, '_> {
                     .optional_owned_text(connection_json(&attempt.details))
                     .optional_owned_text(response_headers_json(&attempt.details))
                     .optional_blob(flow_id.map(|flow| flow.as_bytes().to_vec()));
-            }
-            // Fill the statement up to its size with rows of NULL, which insert nothing.
-            values.nulls(ATTEMPT_VALUES * (size - part.len()));
-            execute(self.connection, &INSERT_ATTEMPTS.sql(size), &values)?;
+            });
+            execute(self.connection, &sql, &values)?;
         }
         Ok(())
     }

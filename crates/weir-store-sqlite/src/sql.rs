@@ -35,31 +35,45 @@ pub(crate) const MAX_ROWS: usize = 1 << LARGEST;
 pub(crate) struct Batch {
     head: &'static str,
     row: &'static str,
-    separator: &'static str,
     tail: &'static str,
     built: [OnceLock<Arc<str>>; LARGEST + 1],
 }
 
 impl Batch {
-    pub(crate) const fn new(
-        head: &'static str,
-        row: &'static str,
-        separator: &'static str,
-        tail: &'static str,
-    ) -> Self {
-        Self { head, row, separator, tail, built: [const { OnceLock::new() }; LARGEST + 1] }
+    pub(crate) const fn new(head: &'static str, row: &'static str, tail: &'static str) -> Self {
+        Self { head, row, tail, built: [const { OnceLock::new() }; LARGEST + 1] }
     }
 
-    /// The number of values in one row.
-    pub(crate) fn columns(&self) -> usize {
-        self.row.bytes().filter(|byte| *byte == b'?').count()
+    /// The statement for these rows, at most [`MAX_ROWS`], and its values: those before the rows, and those that `row` adds
+    /// for each.
+    pub(crate) fn of<'v, R>(
+        &self,
+        mut values: Values<'v>,
+        rows: &'v [R],
+        mut row: impl FnMut(&mut Values<'v>, &'v R),
+    ) -> (Arc<str>, Values<'v>) {
+        let size = padded(rows.len());
+        let columns = self.row.bytes().filter(|byte| *byte == b'?').count();
+        values.0.reserve(columns * size);
+        for one in rows {
+            row(&mut values, one);
+        }
+        values.nulls(columns * (size - rows.len()));
+        (self.sql(size), values)
+    }
+
+    /// The statement for the rows of these destinations, and its values.
+    pub(crate) fn of_destinations<'v>(&self, ids: &'v [DestinationId]) -> (Arc<str>, Values<'v>) {
+        self.of(Values::default(), ids, |values, id| {
+            values.blob(id.as_bytes());
+        })
     }
 
     /// The statement for `rows`, a power of two up to [`MAX_ROWS`].
     pub(crate) fn sql(&self, rows: usize) -> Arc<str> {
         let power = (rows.max(1).ilog2() as usize).min(LARGEST);
         let built = self.built[power].get_or_init(|| {
-            let rows = vec![self.row; 1 << power].join(self.separator);
+            let rows = vec![self.row; 1 << power].join(",");
             format!("{}{}{}", self.head, rows, self.tail).into()
         });
         Arc::clone(built)
@@ -76,26 +90,11 @@ pub(crate) fn padded(rows: usize) -> usize {
 pub(crate) struct Values<'v>(Vec<ToSqlOutput<'v>>);
 
 impl<'v> Values<'v> {
-    pub(crate) fn with_capacity(values: usize) -> Self {
-        Self(Vec::with_capacity(values))
-    }
-
     /// One id.
     pub(crate) fn id(id: &'v [u8; 16]) -> Self {
         let mut values = Self::default();
         values.blob(id);
         values
-    }
-
-    /// The size of a [`Batch`] that has room for these ids, and the ids with NULLs behind them up to this size.
-    pub(crate) fn padded_ids(ids: &'v [DestinationId]) -> (usize, Self) {
-        let size = padded(ids.len());
-        let mut values = Self::with_capacity(size);
-        for id in ids {
-            values.blob(id.as_bytes());
-        }
-        values.nulls(size - ids.len());
-        (size, values)
     }
 
     fn push(&mut self, value: ValueRef<'v>) -> &mut Self {
@@ -266,8 +265,8 @@ mod tests {
 
     #[test]
     fn the_repeated_part_is_joined() {
-        let batch = Batch::new("VALUES ", "(?)", ", ", ";");
+        let batch = Batch::new("VALUES ", "(?)", ";");
         assert_eq!(&*batch.sql(1), "VALUES (?);");
-        assert_eq!(&*batch.sql(4), "VALUES (?), (?), (?), (?);");
+        assert_eq!(&*batch.sql(4), "VALUES (?),(?),(?),(?);");
     }
 }

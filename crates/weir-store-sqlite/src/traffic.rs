@@ -6,117 +6,86 @@ use async_trait::async_trait;
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
     ExpiringTable, FOLDED_AT_ONCE, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET,
-    Traffic, TrafficHistory, TrafficLog, added_traffic,
+    Traffic, TrafficHistory, TrafficLog,
     rows::{self, Row as _},
-    summed_traffic, traffic_columns, traffic_of_changes,
+    sql,
+    state_names::Names,
 };
 
 use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
     transaction::Transaction,
 };
 
-/// The traffic of one destination from ?2 on, folded or not. One statement, so that a fold cannot be missed or counted
-/// twice.
-macro_rules! of_destination {
-    () => {
-        concat!(
-            "SELECT at, ",
-            traffic_columns!(),
-            " FROM traffic INDEXED BY traffic_of_destination WHERE destination_id = ?1 AND at >= ?2
-            UNION ALL ",
-            traffic_of_changes!(
-                "at",
-                "WHERE destination_id = ?1 AND at >= ?2",
-                "WHERE destination_id = ?1 AND at >= ?2"
-            )
-        )
-    };
-}
+/// The traffic of one destination from ?2 on. Buckets and changes are read in one statement, so that a fold cannot be missed
+/// or counted twice.
+const OF_DESTINATION: Names = &[
+    ("of", "at"),
+    ("buckets", "traffic INDEXED BY traffic_of_destination {which}"),
+    ("which", "WHERE destination_id = ?1 AND at >= ?2"),
+];
 
 /// The last row has the backlog at ?3: the present backlog without the changes since ?3.
-pub(crate) const TRAFFIC: &str = concat!(
-    "WITH recorded AS MATERIALIZED (",
-    of_destination!(),
-    "), waiting (n) AS (
+pub(crate) const TRAFFIC: &str = sql!(
+    "WITH recorded AS MATERIALIZED ({all_traffic}), waiting (n) AS (
         SELECT coalesce(sum(pending + retrying), 0) FROM (
             SELECT pending, retrying FROM destination_totals WHERE destination_id = ?1
             UNION ALL
             SELECT pending, retrying FROM count_changes WHERE destination_id = ?1
         )
     )
-    SELECT at - at % ?4, ",
-    summed_traffic!(),
-    " FROM recorded WHERE at < ?3 GROUP BY at - at % ?4
+    SELECT at - at % ?4, {summed_traffic} FROM recorded WHERE at < ?3 GROUP BY at - at % ?4
     UNION ALL
     SELECT NULL, 0, 0, 0, 0, 0,
-        (SELECT n FROM waiting) - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= ?3), 0"
+        (SELECT n FROM waiting) - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= ?3), 0",
+    OF_DESTINATION
 );
 
-pub(crate) const RECENT_TRAFFIC: &str = concat!(
-    "SELECT destination_id, ",
-    summed_traffic!(),
-    ", min(CASE WHEN arrivals > 0 THEN at END) FROM (
-        SELECT destination_id, at, ",
-    traffic_columns!(),
-    " FROM traffic WHERE at >= ?1
-        UNION ALL ",
-    traffic_of_changes!("destination_id, at", "WHERE at >= ?1", "WHERE at >= ?1"),
-    ") GROUP BY destination_id"
+pub(crate) const RECENT_TRAFFIC: &str = sql!(
+    "SELECT destination_id, {summed_traffic}, min(CASE WHEN arrivals > 0 THEN at END) FROM ({all_traffic})
+    GROUP BY destination_id",
+    &[("of", "destination_id, at"), ("buckets", "traffic {which}"), ("which", "WHERE at >= ?1")]
 );
 
 /// The values of the first row are the beginning and the step. Each id has its part of the index.
 pub(crate) static TRAFFIC_OF: Batch = Batch::new(
     "WITH range (begins, step) AS (VALUES (?, ?)), asked (id) AS (SELECT column1 FROM (VALUES ",
     "(?)",
-    ",",
-    concat!(
+    sql!(
         ") WHERE column1 IS NOT NULL)
-        SELECT destination_id, at - at % (SELECT step FROM range), ",
-        summed_traffic!(),
-        " FROM (
-            SELECT destination_id, at, ",
-        traffic_columns!(),
-        " FROM asked CROSS JOIN traffic INDEXED BY traffic_of_destination
-                ON destination_id = asked.id AND at >= (SELECT begins FROM range)
-            UNION ALL ",
-        traffic_of_changes!(
-            "destination_id, at",
-            "WHERE at >= (SELECT begins FROM range) AND destination_id IN (SELECT id FROM asked)",
-            "WHERE at >= (SELECT begins FROM range) AND destination_id IN (SELECT id FROM asked)"
-        ),
-        ") GROUP BY 1, 2 ORDER BY 2"
+        SELECT destination_id, at - at % (SELECT step FROM range), {summed_traffic} FROM ({all_traffic})
+        GROUP BY 1, 2 ORDER BY 2",
+        &[
+            ("of", "destination_id, at"),
+            (
+                "buckets",
+                "asked CROSS JOIN traffic INDEXED BY traffic_of_destination
+                ON destination_id = asked.id AND at >= (SELECT begins FROM range)"
+            ),
+            ("which", "WHERE at >= (SELECT begins FROM range) AND destination_id IN (SELECT id FROM asked)"),
+        ]
     ),
 );
 
-pub(crate) const TRAFFIC_BY_TENANT: &str = concat!(
-    "SELECT recorded.at - recorded.at % ?3, destinations.tenant, ",
-    summed_traffic!(),
-    " FROM (
-        SELECT destination_id, at, ",
-    traffic_columns!(),
-    " FROM traffic WHERE at >= ?1 AND at < ?2
-        UNION ALL ",
-    traffic_of_changes!("destination_id, at", "WHERE at >= ?1 AND at < ?2", "WHERE at >= ?1 AND at < ?2"),
-    ") AS recorded JOIN destinations ON destinations.id = recorded.destination_id GROUP BY 1, 2"
+pub(crate) const TRAFFIC_BY_TENANT: &str = sql!(
+    "SELECT recorded.at - recorded.at % ?3, destinations.tenant, {summed_traffic}
+    FROM ({all_traffic}) AS recorded JOIN destinations ON destinations.id = recorded.destination_id GROUP BY 1, 2",
+    &[("of", "destination_id, at"), ("buckets", "traffic {which}"), ("which", "WHERE at >= ?1 AND at < ?2")]
 );
 
-pub(crate) const HEALTH: &str = concat!(
-    "SELECT ",
-    summed_traffic!(),
-    ", (
+pub(crate) const HEALTH: &str = sql!(
+    "SELECT {summed_traffic}, (
             SELECT max(last_success_at) FROM (
                 SELECT last_success_at FROM destination_totals WHERE destination_id = ?1
                 UNION ALL
                 SELECT last_success_at FROM traffic_changes WHERE destination_id = ?1
             )
         )
-    FROM (",
-    of_destination!(),
-    ")"
+    FROM ({all_traffic})",
+    OF_DESTINATION
 );
 
 pub(crate) const HISTOGRAMS: &str = "
@@ -142,45 +111,44 @@ SELECT at - at % ?4, value, sum(n) FROM (
 ) GROUP BY 1, 2";
 
 /// Adds inserted traffic to a stored bucket.
-macro_rules! add_traffic {
-    ($select:expr) => {
-        concat!(
-            "INSERT INTO traffic AS t (at, destination_id, ",
-            traffic_columns!(),
-            ") ",
-            $select,
-            " ON CONFLICT (at, destination_id) DO UPDATE SET ",
-            added_traffic!()
-        )
-    };
-}
+const ADD_TRAFFIC: &str = "INSERT INTO traffic AS t (at, destination_id, {traffic_columns}) {added}
+    ON CONFLICT (at, destination_id) DO UPDATE SET {added_traffic}";
 
-macro_rules! add_histogram {
-    ($select:expr) => {
-        concat!(
-            "INSERT INTO traffic_histograms AS t (at, destination_id, kind, value, n) ",
-            $select,
-            " ON CONFLICT (at, destination_id, kind, value) DO UPDATE SET n = t.n + excluded.n"
-        )
-    };
-}
+const ADD_HISTOGRAM: &str = "INSERT INTO traffic_histograms AS t (at, destination_id, kind, value, n) {added}
+    ON CONFLICT (at, destination_id, kind, value) DO UPDATE SET n = t.n + excluded.n";
 
 /// The statements of a fold of traffic. The parameter of each is the last row that the step folds.
-pub(crate) const FOLD_ARRIVALS: &str = add_traffic!(
-    "SELECT at, destination_id, 0, 0, 0, 0, sum(arrivals), sum(pending + retrying), 0 FROM count_changes
+pub(crate) const FOLD_ARRIVALS: &str = sql!(
+    ADD_TRAFFIC,
+    &[(
+        "added",
+        "SELECT at, destination_id, 0, 0, 0, 0, sum(arrivals), sum(pending + retrying), 0 FROM count_changes
     WHERE rowid <= ?1 GROUP BY at, destination_id HAVING sum(arrivals) <> 0 OR sum(pending + retrying) <> 0"
+    )]
 );
-const FOLD_ATTEMPTS: &str = add_traffic!(
-    "SELECT at, destination_id, sum(sends), sum(delivered), sum(failed), sum(dead), 0, 0, sum(throttled) FROM traffic_changes
+const FOLD_ATTEMPTS: &str = sql!(
+    ADD_TRAFFIC,
+    &[(
+        "added",
+        "SELECT at, destination_id, sum(sends), sum(delivered), sum(failed), sum(dead), 0, 0, sum(throttled) FROM traffic_changes
     WHERE rowid <= ?1 GROUP BY at, destination_id"
+    )]
 );
-const FOLD_LATENCIES: &str = add_histogram!(
-    "SELECT c.at - c.at % 60000000000, c.destination_id, 0, CAST(j.key AS INTEGER), sum(j.value)
+const FOLD_LATENCIES: &str = sql!(
+    ADD_HISTOGRAM,
+    &[(
+        "added",
+        "SELECT c.at - c.at % 60000000000, c.destination_id, 0, CAST(j.key AS INTEGER), sum(j.value)
     FROM traffic_changes c, json_each(c.latencies) j WHERE c.rowid <= ?1 GROUP BY 1, 2, 4"
+    )]
 );
-const FOLD_NUMBERS: &str = add_histogram!(
-    "SELECT c.at - c.at % 60000000000, c.destination_id, 1, CAST(j.key AS INTEGER), sum(j.value)
+const FOLD_NUMBERS: &str = sql!(
+    ADD_HISTOGRAM,
+    &[(
+        "added",
+        "SELECT c.at - c.at % 60000000000, c.destination_id, 1, CAST(j.key AS INTEGER), sum(j.value)
     FROM traffic_changes c, json_each(c.attempts) j WHERE c.rowid <= ?1 GROUP BY 1, 2, 4"
+    )]
 );
 const FOLD_SUCCESSES: &str = "
 INSERT INTO destination_totals AS t (destination_id, last_success_at)
@@ -193,14 +161,21 @@ const DELETE_CHANGES: &str = "DELETE FROM traffic_changes WHERE rowid <= ?1";
 const LAST_OF_STEP: &str = "SELECT rowid FROM traffic_changes ORDER BY rowid LIMIT 1 OFFSET +?";
 
 /// Adds the rows from ?1 on and before ?2 to the first row of their longer bucket. ?3 is the length of these buckets.
-const ROLL_UP: &str = add_traffic!(concat!(
-    "SELECT at - at % ?3, destination_id, ",
-    summed_traffic!(),
-    " FROM traffic WHERE at >= ?1 AND at < ?2 AND at % ?3 <> 0 GROUP BY 1, 2"
-));
-const ROLL_UP_HISTOGRAMS: &str = add_histogram!(
-    "SELECT at - at % ?3, destination_id, kind, value, sum(n) FROM traffic_histograms
+const ROLL_UP: &str = sql!(
+    ADD_TRAFFIC,
+    &[(
+        "added",
+        "SELECT at - at % ?3, destination_id, {summed_traffic} FROM traffic
+    WHERE at >= ?1 AND at < ?2 AND at % ?3 <> 0 GROUP BY 1, 2"
+    )]
+);
+const ROLL_UP_HISTOGRAMS: &str = sql!(
+    ADD_HISTOGRAM,
+    &[(
+        "added",
+        "SELECT at - at % ?3, destination_id, kind, value, sum(n) FROM traffic_histograms
     WHERE at >= ?1 AND at < ?2 AND at % ?3 <> 0 GROUP BY 1, 2, 3, 4"
+    )]
 );
 
 #[async_trait]
@@ -245,14 +220,12 @@ impl TrafficLog for SqliteStore {
     ) -> StoreResult<HashMap<DestinationId, Vec<(Timestamp, Traffic)>>> {
         let mut found: HashMap<_, Vec<_>> = HashMap::with_capacity(ids.len());
         for part in ids.chunks(MAX_ROWS) {
-            let size = padded(part.len());
-            let mut values = Values::with_capacity(size + 2);
+            let mut values = Values::default();
             values.int(from.as_nanos()).int(step.as_nanos() as i64);
-            for id in part {
+            let (sql, values) = TRAFFIC_OF.of(values, part, |values, id| {
                 values.blob(id.as_bytes());
-            }
-            values.nulls(size - part.len());
-            let rows = fetch(&self.readers, TRAFFIC_OF.sql(size), values, rows::traffic_of_destination_at).await?;
+            });
+            let rows = fetch(&self.readers, sql, values, rows::traffic_of_destination_at).await?;
             for (id, at, traffic) in rows {
                 found.entry(id).or_default().push((at, traffic));
             }

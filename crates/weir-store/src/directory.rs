@@ -7,6 +7,8 @@ use std::{
 
 use weir_core::{Destination, DestinationId, filter::Filter, limit_key::KeyLimits, pattern::EventPattern};
 
+use crate::Looks;
+
 /// The destinations of the tenants, without deleted ones.
 pub trait Directory {
     fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>>;
@@ -15,14 +17,11 @@ pub trait Directory {
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]>;
 }
 
-/// The destinations that an event type has, and what they look for in the data of an event.
+/// The destinations that an event type has, without regard to filters, and what they look for in the data of an event.
 #[derive(Debug, Clone, Default)]
 pub struct Matches {
     pub ids: Arc<[DestinationId]>,
-    /// Their filters, each once.
-    pub filters: Arc<[Arc<Filter>]>,
-    /// Their limit keys, one for each pointer.
-    pub key_limits: Arc<[Arc<KeyLimits>]>,
+    pub looks: Looks,
 }
 
 /// The limit keys of these destinations, one for each pointer.
@@ -100,7 +99,7 @@ impl TenantDestinations {
     /// What destinations that an event names look for in its data. They do not filter it.
     pub fn named(&self, ids: &[DestinationId]) -> Matches {
         let key_limits = key_limits(ids.iter().filter_map(|id| self.by_id.get(id))).into();
-        Matches { key_limits, ..Matches::default() }
+        Matches { looks: Looks { key_limits, ..Looks::default() }, ..Matches::default() }
     }
 
     /// The destinations that take an event of this type, in the order of their ids.
@@ -117,7 +116,7 @@ impl TenantDestinations {
         let mut seen = HashSet::new();
         let filters = filters.filter(|filter| seen.insert(filter.fingerprint())).cloned().collect();
         let key_limits = key_limits(ids.iter().filter_map(|id| self.by_id.get(id))).into();
-        let matches = Matches { ids: ids.into(), filters, key_limits };
+        let matches = Matches { ids: ids.into(), looks: Looks { filters, key_limits } };
         if self.matches.len() >= MAX_REMEMBERED {
             self.matches.clear();
         }

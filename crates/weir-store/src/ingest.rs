@@ -55,26 +55,6 @@ pub enum IngestRefusal {
 /// waits.
 pub const MOST_DELIVERIES_OF_COMMIT: usize = 8_192;
 
-/// What is known of the destinations of an event before its commit.
-#[derive(Debug, Clone, Default)]
-pub struct FanOut {
-    /// How many there are, without regard to filters.
-    pub destinations: usize,
-    /// What they look for in its data.
-    pub looks: Looks,
-}
-
-impl FanOut {
-    /// `matches`: those of its type or, if it names its destinations, of these.
-    pub fn of(new: &NewEvent, matches: Matches) -> Self {
-        let Matches { ids, filters, key_limits } = matches;
-        let destinations = new.destinations.as_ref().map_or(ids.len(), Vec::len);
-        let names_its_key = new.event.options.limit_key.is_some();
-        let key_limits = if names_its_key { Arc::default() } else { key_limits };
-        Self { destinations, looks: Looks { filters, key_limits } }
-    }
-}
-
 /// A part of the events of a call: as many as one commit may hold.
 #[derive(Debug, Clone)]
 pub struct Part {
@@ -86,18 +66,22 @@ pub struct Part {
 }
 
 impl Part {
-    /// The longest part that begins at `from`; at least one event. `fan_out` has the destinations of an event as far as
-    /// they are known now.
+    /// The longest part that begins at `from`; at least one event. `matches` has the destinations of an event as far as they
+    /// are known now.
     pub fn of(
         events: &Arc<[NewEvent]>,
         from: usize,
         limits: DestinationLimits,
-        mut fan_out: impl FnMut(&NewEvent) -> FanOut,
+        mut matches: impl FnMut(&NewEvent) -> Matches,
     ) -> Self {
         let (mut end, mut rows, mut all_looks) = (from, 0, Vec::new());
         for new in &events[from..] {
+            let Matches { ids, mut looks } = matches(new);
+            if new.event.options.limit_key.is_some() {
+                looks.key_limits = Arc::default();
+            }
             // An event with too many destinations is refused, and stores nothing.
-            let FanOut { destinations, looks } = fan_out(new);
+            let destinations = new.destinations.as_ref().map_or(ids.len(), Vec::len);
             let more = Some(destinations).filter(|&count| count <= limits.of_event).unwrap_or_default().max(1);
             if end > from && rows + more > MOST_DELIVERIES_OF_COMMIT {
                 break;

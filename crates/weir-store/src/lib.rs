@@ -30,7 +30,7 @@
 //! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
 //! replica may answer.
 //!
-//! `filters` has the pages of lists and their filters, `state_names` the names of states in statements.
+//! `filters` has the pages of lists and their filters, `state_names` the names that statements use.
 
 mod activity;
 mod alerting;
@@ -101,7 +101,7 @@ pub use filters::{
 pub use history::{
     DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
 };
-pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
+pub use ingest::{Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use limit_groups::{
     GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
     tenant_code,

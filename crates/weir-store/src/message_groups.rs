@@ -12,15 +12,6 @@ use weir_core::{DestinationId, Timestamp, order::BEHIND};
 
 use crate::StoreResult;
 
-/// [`BEHIND`] in the text of a statement: the due time of a delivery behind the head of its message group. No other
-/// delivery is due then.
-#[macro_export]
-macro_rules! end_of_time {
-    () => {
-        "9223372036854775807"
-    };
-}
-
 /// A destination and an ordering key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageGroup {
@@ -69,22 +60,4 @@ pub trait MessageGroups: Send + Sync {
     /// Removes at most `limit` deliveries from their message groups if their destinations are no longer ordered;
     /// deliveries behind a head become due. Returns how many.
     async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statements_and_functions_have_the_end_of_time_of_the_code() {
-        assert_eq!(end_of_time!(), BEHIND.as_nanos().to_string());
-        for function in [
-            include_str!("../../../migrations/postgres/functions/store_events.sql"),
-            include_str!("../../../migrations/postgres/functions/advance_message_groups.sql"),
-        ] {
-            let mut numbers =
-                function.split(|c: char| !c.is_ascii_digit()).filter(|digits| digits.len() > 15).peekable();
-            assert!(numbers.peek().is_some() && numbers.all(|number| number == end_of_time!()));
-        }
-    }
 }

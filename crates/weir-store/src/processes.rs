@@ -1,4 +1,4 @@
-//! Process leases: the running processes, and the claims of dead ones.
+//! Heartbeats: the running processes, and the claims of dead ones.
 //!
 //! Each process that makes claims has a row with a beat, which it raises regularly; its claims name the process. The
 //! other processes observe the beats, each with its own clock. When a beat has not changed for too long, they declare

@@ -8,7 +8,7 @@
 mod activity;
 mod api_keys;
 mod codes;
-mod counters;
+pub(crate) mod counters;
 mod deliveries;
 mod destinations;
 mod event_types;
@@ -18,7 +18,7 @@ mod paces;
 mod replays;
 mod reservations;
 mod temporary;
-mod traffic;
+pub(crate) mod traffic;
 
 use serde::de::DeserializeOwned;
 use weir_core::{

@@ -1,10 +1,17 @@
-//! The names of states in statements. The tables have the states of deliveries and the phases of replays as numbers
+//! The names in statements. The tables have the states of deliveries and the phases of replays as numbers
 //! ([`state_code`](crate::rows::state_code), [`phase_code`](crate::rows::phase_code)), and [`sql!`](crate::sql) writes
-//! the number where a statement has the name.
+//! the number where a statement has the name. Statements that differ in a few places are one text with names of their own.
 
-/// What a name in braces stands for. `waiting` are the states of a delivery that waits, as a list; `moving` and the names
-/// after it are phases of a replay, and `open_replay` are those of one that has steps left.
-const STATES: [(&str, &str); 14] = [
+use crate::rows::{counters, traffic};
+
+/// Names with the texts that they stand for. The texts may have names too.
+pub type Names = &'static [(&'static str, &'static str)];
+
+/// The names that every statement may use. `waiting` are the states of a delivery that waits, as a list; `moving` and the
+/// names after it are phases of a replay, and `open_replay` are those of one that has steps left. `end_of_time` is
+/// [`BEHIND`](weir_core::order::BEHIND), the due time of a delivery behind the head of its message group. No other delivery
+/// is due then.
+pub const NAMES: Names = &[
     ("pending", "0"),
     ("delivering", "1"),
     ("retrying", "2"),
@@ -19,16 +26,25 @@ const STATES: [(&str, &str); 14] = [
     ("moved", "1"),
     ("cancelling", "3"),
     ("open_replay", "0, 1, 3"),
+    ("end_of_time", "9223372036854775807"),
+    ("state_columns", counters::STATE_COLUMNS),
+    ("summed_states", counters::SUMMED_STATES),
+    ("added_states", counters::ADDED_STATES),
+    ("traffic_columns", traffic::TRAFFIC_COLUMNS),
+    ("summed_traffic", traffic::SUMMED_TRAFFIC),
+    ("added_traffic", traffic::ADDED_TRAFFIC),
+    ("all_traffic", traffic::ALL_TRAFFIC),
 ];
 
 /// A statement, or a part of one, with the numbers of the states that it names: `state IN ({waiting})`,
 /// `SET state = {cancelled}`. Those that have not ended are `state < {delivered}`, and those that ended undelivered
-/// are `state > {delivered}`. Another name does not compile.
+/// are `state > {delivered}`. The other arguments have further [`Names`]. Another name does not compile.
 #[macro_export]
 macro_rules! sql {
-    ($text:expr) => {{
+    ($text:expr $(, $names:expr)*) => {{
         const NAMED: &str = $text;
-        const NUMBERED: [u8; $crate::state_names::length(NAMED)] = $crate::state_names::numbered(NAMED);
+        const GIVEN: &[$crate::state_names::Names] = &[$($names,)* $crate::state_names::NAMES];
+        const NUMBERED: [u8; $crate::state_names::length(NAMED, GIVEN)] = $crate::state_names::numbered(NAMED, GIVEN);
         const SQL: &str = match ::core::str::from_utf8(&NUMBERED) {
             Ok(sql) => sql,
             Err(_) => panic!("a statement is cut inside a character"),
@@ -38,58 +54,60 @@ macro_rules! sql {
 }
 
 /// The length of a statement with numbers.
-pub const fn length(named: &str) -> usize {
-    write(named.as_bytes(), &mut [])
+pub const fn length(named: &str, names: &[Names]) -> usize {
+    write(named.as_bytes(), names, &mut [], 0)
 }
 
 /// A statement with numbers.
-pub const fn numbered<const LENGTH: usize>(named: &str) -> [u8; LENGTH] {
+pub const fn numbered<const LENGTH: usize>(named: &str, names: &[Names]) -> [u8; LENGTH] {
     let mut into = [0; LENGTH];
-    write(named.as_bytes(), &mut into);
+    write(named.as_bytes(), names, &mut into, 0);
     into
 }
 
-/// Writes as much as has room, and returns the whole length.
-const fn write(named: &[u8], into: &mut [u8]) -> usize {
-    let (mut at, mut length) = (0, 0);
+/// Writes as much as has room, from `length` on, and returns the whole length.
+const fn write(named: &[u8], names: &[Names], into: &mut [u8], mut length: usize) -> usize {
+    let mut at = 0;
     while at < named.len() {
-        let (part, next) = match named[at] {
-            b'{' => number_of(named, at + 1),
-            _ => (named.split_at(at).1.split_at(1).0, at + 1),
-        };
-        let mut byte = 0;
-        while byte < part.len() {
+        if named[at] == b'{' {
+            let (text, next) = text_of(named, at + 1, names);
+            length = write(text, names, into, length);
+            at = next;
+        } else {
             if length < into.len() {
-                into[length] = part[byte];
+                into[length] = named[at];
             }
-            byte += 1;
             length += 1;
+            at += 1;
         }
-        at = next;
     }
     length
 }
 
 /// What the name from an index on stands for, and the index after its closing brace.
-const fn number_of(named: &[u8], from: usize) -> (&[u8], usize) {
-    let mut state = 0;
-    while state < STATES.len() {
-        let name = STATES[state].0.as_bytes();
-        let mut length = 0;
+const fn text_of(named: &[u8], from: usize, names: &[Names]) -> (&'static [u8], usize) {
+    let (mut list, mut index) = (0, 0);
+    while list < names.len() {
+        if index == names[list].len() {
+            (list, index) = (list + 1, 0);
+            continue;
+        }
+        let (name, text) = names[list][index];
+        let (name, mut length) = (name.as_bytes(), 0);
         while length < name.len() && from + length < named.len() && named[from + length] == name[length] {
             length += 1;
         }
         if length == name.len() && from + length < named.len() && named[from + length] == b'}' {
-            return (STATES[state].1.as_bytes(), from + length + 1);
+            return (text.as_bytes(), from + length + 1);
         }
-        state += 1;
+        index += 1;
     }
-    panic!("a statement names a state that does not exist")
+    panic!("a statement has a name that does not exist")
 }
 
 #[cfg(test)]
 mod tests {
-    use weir_core::DeliveryState;
+    use weir_core::{DeliveryState, order::BEHIND};
 
     use super::*;
     use crate::{
@@ -100,25 +118,41 @@ mod tests {
     #[test]
     fn every_state_has_its_number() {
         let states = DeliveryState::ALL.map(|state| (state.as_str().to_owned(), state_code(state).to_string()));
-        assert_eq!(STATES[..9].to_vec(), states.each_ref().map(|(name, number)| (&**name, &**number)));
+        assert_eq!(NAMES[..9], states.each_ref().map(|(name, number)| (&**name, &**number)));
         let waiting = DeliveryState::ALL.into_iter().filter(|state| state.is_waiting());
-        assert_eq!(STATES[9].1, waiting.map(|state| state_code(state).to_string()).collect::<Vec<_>>().join(", "));
+        assert_eq!(NAMES[9].1, waiting.map(|state| state_code(state).to_string()).collect::<Vec<_>>().join(", "));
     }
 
     #[test]
     fn every_named_phase_has_its_number() {
         let phases = [ReplayPhase::Moving, ReplayPhase::Moved, ReplayPhase::Cancelling];
         assert_eq!(
-            STATES[10..13].iter().map(|(_, number)| *number).collect::<Vec<_>>(),
+            NAMES[10..13].iter().map(|(_, number)| *number).collect::<Vec<_>>(),
             phases.map(|phase| phase_code(phase).to_string())
         );
         let open = ReplayPhase::ALL.into_iter().filter(|phase| phase.is_open());
-        assert_eq!(STATES[13].1, open.map(|phase| phase_code(phase).to_string()).collect::<Vec<_>>().join(", "));
+        assert_eq!(NAMES[13].1, open.map(|phase| phase_code(phase).to_string()).collect::<Vec<_>>().join(", "));
     }
 
     #[test]
-    fn a_statement_has_numbers_for_names() {
+    fn statements_and_functions_have_the_end_of_time_of_the_code() {
+        assert_eq!(sql!("{end_of_time}"), BEHIND.as_nanos().to_string());
+        for function in [
+            include_str!("../../../migrations/postgres/functions/store_events.sql"),
+            include_str!("../../../migrations/postgres/functions/advance_message_groups.sql"),
+        ] {
+            let mut numbers =
+                function.split(|c: char| !c.is_ascii_digit()).filter(|digits| digits.len() > 15).peekable();
+            assert!(numbers.peek().is_some() && numbers.all(|number| number == sql!("{end_of_time}")));
+        }
+    }
+
+    #[test]
+    fn a_statement_has_texts_for_names() {
         assert_eq!(sql!("SET state = {cancelled} – {dead}"), "SET state = 6 – 5");
+        const COLUMN: Names = &[("column", "a")];
+        const CONDITION: Names = &[("condition", "{column} = {dead}")];
+        assert_eq!(sql!("SELECT {column} WHERE {condition}", COLUMN, CONDITION), "SELECT a WHERE a = 5");
         assert_eq!(sql!(concat!("state IN ({waiting})", " OR state > {delivered}")), "state IN (0, 2) OR state > 3");
     }
 }

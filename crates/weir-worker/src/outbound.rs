@@ -247,8 +247,9 @@ impl Outbound {
     }
 
     /// Sends one request in the first slot that is not missed. What connecting has left of the time limit runs from the
-    /// send start to the end of the answer's body. A connection that can be used again goes back to the pool, after a withdrawal too, unless a slot
-    /// was missed at the gate. Dropping the future closes the connection; whether the request was sent is then unknown.
+    /// send start to the end of the answer's body. A connection that can be used again goes back to the pool, after a
+    /// withdrawal too, unless a slot was missed at the gate. Dropping the future closes the connection; whether the
+    /// request was sent is then unknown.
     pub async fn send(
         &self,
         target: &Target,

@@ -5,8 +5,8 @@
 //! `cli` declares the commands (those that call a server in `cli/api`, limits in `cli/limit`), `commands` runs them:
 //! `commands/serve`, `commands/migrate`, `commands/health`, `commands/verify`, `commands/completions`, and
 //! `commands/output` prints. `config` reads the settings, `backends` opens store and queue, `engine` starts and stops
-//! the roles. `listener` accepts connections (`phases`, `timed_stream`) and `intake` has threads for them, `clock` makes engine time, `logs` writes
-//! lines.
+//! the roles. `listener` accepts connections (`phases`, `timed_stream`) and `intake` has threads for them, `clock`
+//! makes engine time, `logs` writes lines.
 //!
 //! `sd_notify` reports to systemd, `commands/serve/reload` reads the settings again.
 //!

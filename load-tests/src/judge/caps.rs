@@ -11,7 +11,7 @@ use weir_core::{
     audit::{
         AuditReport, Window,
         in_force::{EDIT_GRACE, InForce, Windows},
-        usage,
+        utilisation,
         windows::{self, ObservedSend},
     },
     limit::Unit,
@@ -22,8 +22,8 @@ use crate::{
     run::SLACK,
 };
 
-/// The judgement on the limits of one period and unit, over the destinations of a group, or of a limit group. In costs all
-/// numbers of arrivals are sums of costs.
+/// The judgement on the limits of one period and unit, over the destinations of a group, or of a limit group. In costs
+/// all numbers of arrivals are sums of costs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LimitJudgement {
     pub(crate) period: String,
@@ -230,7 +230,7 @@ pub(super) fn judge_limit(
         recorded_worst_calendar: None,
         recorded_violations: 0,
         recorded_possible: 0,
-        utilisation: usage::utilisation(&seen, period, &in_force),
+        utilisation: utilisation::utilisation(&seen, period, &in_force),
     };
     // The audit has a row for each limit of the period; the worst of them counts.
     let rows = audit.iter().flat_map(|audit| &audit.rate_limits);

@@ -1,5 +1,5 @@
-//! The limiters that the harness plays itself: those whose programs are no package here, and the exact moving window. They
-//! only decide; `now` is an argument.
+//! The limiters that the harness plays itself: those whose programs are no package here, and the exact moving window.
+//! They only decide; `now` is an argument.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -22,8 +22,8 @@ pub(super) trait Limiter: Send {
     fn decide(&mut self, now: Duration) -> Decision;
 }
 
-/// A strict spacer: the generic cell rate algorithm with a burst of one. A request is accepted if the last accepted one is
-/// at least one spacing old.
+/// A strict spacer: the generic cell rate algorithm with a burst of one. A request is accepted if the last accepted one
+/// is at least one spacing old.
 pub(super) struct Gcra {
     spacing: Duration,
     next: Duration,
@@ -46,9 +46,9 @@ impl Limiter for Gcra {
     }
 }
 
-/// The middleware `rateLimit` of Traefik with its default burst of one: a request waits for its token if that takes at most
-/// half a spacing, and at most half a second. Otherwise it is refused with whole seconds in `Retry-After` and the exact time
-/// in `X-Retry-In`.
+/// The middleware `rateLimit` of Traefik with its default burst of one: a request waits for its token if that takes at
+/// most half a spacing, and at most half a second. Otherwise it is refused with whole seconds in `Retry-After` and the
+/// exact time in `X-Retry-In`.
 pub(super) struct Traefik {
     spacing: Duration,
     /// When the next token is there.

@@ -1,5 +1,5 @@
-//! The real receivers of a round: nginx, HAProxy, and libraries in Node and Python, each a process of its own on a loopback
-//! port, with one limiter for each case. The path of the URL names the case.
+//! The real receivers of a round: nginx, HAProxy, and libraries in Node and Python, each a process of its own on a
+//! loopback port, with one limiter for each case. The path of the URL names the case.
 //!
 //! The environment names the programs, as `cargo xtask load --receivers` sets it.
 

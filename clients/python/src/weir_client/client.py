@@ -69,7 +69,18 @@ from .types import (
     Status,
     Verified,
 )
-from .values import AcceptedEvents, BatchResults, Time, given, lasting, new_key, once, results_of, time_text
+from .values import (
+    AcceptedEvents,
+    BatchResults,
+    Time,
+    given,
+    lasting,
+    limiting,
+    new_key,
+    once,
+    results_of,
+    time_text,
+)
 
 Row = TypeVar("Row")
 
@@ -464,9 +475,7 @@ class Destinations(_Resource):
         if_match: str | None = None,
     ) -> OverriddenDestination:
         """Other limits for a while, in place of those of the settings. They end by themselves."""
-        limits = None if rate_limits is None else [*rate_limits]
-        body = given({"rate_limits": limits, "max_in_flight": max_in_flight, **lasting(reason, for_s, until)})
-        headers = given({"if-match": if_match})
+        body, headers = limiting(rate_limits, max_in_flight, reason, for_s, until), given({"if-match": if_match})
         answer = self._call("POST", "/v1/destinations/{id}/override", {"id": id}, body=body, headers=headers)
         return cast(OverriddenDestination, answer)
 
@@ -802,9 +811,7 @@ class LimitGroups(_Resource):
         if_match: str | None = None,
     ) -> OverriddenLimitGroup:
         """Other limits of all members together for a while, in place of those of the settings. They end by themselves."""
-        limits = None if rate_limits is None else [*rate_limits]
-        body = given({"rate_limits": limits, "max_in_flight": max_in_flight, **lasting(reason, for_s, until)})
-        headers = given({"if-match": if_match})
+        body, headers = limiting(rate_limits, max_in_flight, reason, for_s, until), given({"if-match": if_match})
         answer = self._call("POST", "/v1/limit-groups/{id}/override", {"id": id}, body=body, headers=headers)
         return cast(OverriddenLimitGroup, answer)
 

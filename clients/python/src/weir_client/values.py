@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, cast
 
 from .errors import ApiError, BatchRefused, of_problem
-from .types import AcceptedEvent
+from .types import AcceptedEvent, RateLimit
 
 # A time: RFC 3339, or a datetime with a zone.
 Time = str | datetime
@@ -35,6 +36,14 @@ def given(fields: dict[str, Any]) -> dict[str, Any]:
 def lasting(reason: str, for_s: int | None, until: Time | None) -> dict[str, Any]:
     """The fields of what ends by itself."""
     return given({"for_s": for_s, "until": time_text(until), "reason": reason})
+
+
+def limiting(
+    rate_limits: Sequence[RateLimit] | None, max_in_flight: int | None, reason: str, for_s: int | None, until: Time | None
+) -> dict[str, Any]:
+    """The fields of an override of limits."""
+    limits = None if rate_limits is None else [*rate_limits]
+    return given({"rate_limits": limits, "max_in_flight": max_in_flight, **lasting(reason, for_s, until)})
 
 
 def time_text(time: Time | None) -> str | None:

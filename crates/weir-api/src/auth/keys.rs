@@ -8,13 +8,14 @@ use std::{
     fmt,
     net::IpAddr,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
 
 use http::{HeaderMap, Uri, header};
+use parking_lot::RwLock;
 use subtle::ConstantTimeEq;
 use weir_core::{ApiKeyId, Timestamp, access::KeyDigest};
 use weir_store::{ApiKey, KeyUse, SessionSecret, SharedStore, Store, StoreResult};
@@ -201,11 +202,11 @@ impl KeyRing {
     /// The keys of the settings were read again. Requests with the earlier keys are refused from now on, and their
     /// sessions end.
     pub fn configure(&self, configured: SettingKeys) {
-        *self.configured.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(configured);
+        *self.configured.write() = Arc::new(configured);
     }
 
     fn configured(&self) -> Arc<SettingKeys> {
-        Arc::clone(&self.configured.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.configured.read())
     }
 
     /// Reads the stored keys again and again, and records their uses, until `shutdown` resolves. While the store is
@@ -230,8 +231,7 @@ impl KeyRing {
     pub async fn refresh(&self, store: &dyn Store) -> StoreResult<()> {
         let secret = store.session_secret(rand::random()).await?;
         let keys = StoredKeys::new(secret, store.api_keys().await?);
-        // The keys are replaced in one step, so after a panic under the lock they are still complete.
-        let mut stored = self.stored.write().unwrap_or_else(PoisonError::into_inner);
+        let mut stored = self.stored.write();
         if let Some(before) = &*stored {
             keys.noted_before(before);
         }
@@ -243,7 +243,7 @@ impl KeyRing {
     /// and until then it is recorded again.
     pub async fn record_uses(&self, store: &dyn Store) -> StoreResult<()> {
         let uses: Vec<KeyUse> = {
-            let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
+            let stored = self.stored.read();
             let keys = stored.iter().flat_map(|stored| stored.by_digest.values());
             keys.filter_map(|key| key.uses.unrecorded()).collect()
         };
@@ -291,7 +291,7 @@ impl KeyRing {
             return Ok(caller.clone());
         }
         // Lock the stored keys only now, because most requests have a key of the settings or none.
-        let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
+        let stored = self.stored.read();
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         match stored.valid(&given, now) {
             Some(key) => {
@@ -310,7 +310,7 @@ impl KeyRing {
         if now >= expires_at {
             return Ok(None);
         }
-        let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
+        let stored = self.stored.read();
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         if let Some(caller) = self.configured().signer_of(token, &stored.secret) {
             return Ok(Some(caller.clone().in_session(expires_at)));
@@ -323,7 +323,7 @@ impl KeyRing {
 
     /// Starts a session with a key. `None`: the key is not valid.
     pub(crate) fn log_in(&self, key: &str, now: Timestamp) -> ApiResult<Option<(Caller, Token)>> {
-        let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
+        let stored = self.stored.read();
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         let given = digest(key.trim());
         let configured = self.configured();

@@ -26,7 +26,7 @@ pub(crate) const SESSION_LENGTH: Duration = Duration::from_secs(12 * 3_600);
 const FINGERPRINT: &[u8] = b"weir session: fingerprint of the key\n";
 const TOKEN: &[u8] = b"weir session: token\n";
 
-/// Names a key without revealing its digest, nor a key to those who try likely ones.
+/// Identifies a key. It reveals neither the digest nor, to somebody who guesses keys, that a guess is right.
 pub(super) type Fingerprint = [u8; 16];
 
 const EXPIRY_AT: usize = size_of::<Fingerprint>();

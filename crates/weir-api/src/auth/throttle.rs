@@ -9,10 +9,10 @@ use std::{
     collections::{HashMap, VecDeque},
     hash::Hash,
     net::{IpAddr, Ipv6Addr},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use weir_core::Timestamp;
 
 use super::digest::digest;
@@ -59,9 +59,8 @@ pub(super) struct TooMany {
 impl Throttle {
     /// Counts a failure with this key, unless there were too many already.
     pub(super) fn failed(&self, address: IpAddr, key: &str, now: Timestamp) -> Result<(), TooMany> {
-        // One lock for check and count, so that concurrent attempts cannot exceed the limits. The counts are complete
-        // after each step, also after a panic.
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // One lock for check and count, so that concurrent attempts cannot exceed the limits.
+        let mut failures = self.0.lock();
         failures.forget(now);
         let (address, prefix) = (network(address), prefix(key));
         let waits = [

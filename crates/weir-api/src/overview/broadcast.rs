@@ -3,11 +3,9 @@
 //! One task takes the samples, from the first open stream to the end of the last one. So all streams show the same
 //! samples, however many there are and however late some of them are.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},
@@ -55,7 +53,7 @@ impl Samples {
 impl Broadcasts {
     /// The samples for a new stream.
     pub(super) fn join(&self, sampler: &Arc<Sampler>, changed: &watch::Sender<Option<Instant>>) -> Samples {
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         let channel = running.get_or_insert_with(|| {
             let channel = Channel::new(None);
             let broadcast = Broadcast {
@@ -111,7 +109,7 @@ impl Broadcast {
 
     /// Whether there is no stream. Then no stream joins this task any more.
     fn ends(&self) -> bool {
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         let ends = self.channel.receiver_count() == 0;
         if ends {
             *running = None;
@@ -122,14 +120,10 @@ impl Broadcast {
 
 impl Drop for Broadcast {
     fn drop(&mut self) {
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         // Another task may run since this one ended.
         if running.as_ref().is_some_and(|channel| channel.same_channel(&self.channel)) {
             *running = None;
         }
     }
-}
-
-fn lock(running: &Running) -> MutexGuard<'_, Option<Channel>> {
-    running.lock().unwrap_or_else(PoisonError::into_inner)
 }

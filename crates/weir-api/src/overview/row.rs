@@ -32,7 +32,7 @@ pub(crate) struct Totals {
 pub(crate) enum Standing {
     /// It has a backlog.
     Waiting,
-    /// It has a backlog that more arrives for than may be sent.
+    /// Its backlog grows: more arrives than may be sent.
     NeverDrains,
     In(Condition),
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use weir_core::{
     Destination, DestinationId, LimitGroupId, Timestamp, access::TenantScope, refusing::Refusing, stall::StallReport,
@@ -30,8 +31,8 @@ const AT_ONCE: u32 = 1_000;
 /// whole buckets of traffic.
 const ARRIVALS: Duration = Duration::from_secs(60);
 const NEWER: Duration = Duration::from_secs(10);
-/// A sample reads the oldest delivery again for one of this many destinations in turn, so for each within ten samples,
-/// even if no count of the destination changes.
+/// A sample reads the oldest delivery of every tenth destination again, in turn. So that of each is read within ten samples
+/// even if its counts do not change.
 const TURNS: u64 = 10;
 /// How many changes a sample keeps for viewers that skipped samples: more than people make in some seconds.
 const CHANGES_KEPT: usize = 1_000;
@@ -58,7 +59,7 @@ pub(crate) struct Sample {
     changes: VecDeque<(u64, Arc<Change>)>,
     last_change: u64,
     /// The snapshots that were sent to viewers, by what they show.
-    snapshots: std::sync::Mutex<HashMap<String, Bytes>>,
+    snapshots: Mutex<HashMap<String, Bytes>>,
 }
 
 /// The order of rows.
@@ -162,7 +163,7 @@ impl Sample {
             refusals,
             changes: VecDeque::new(),
             last_change: 0,
-            snapshots: std::sync::Mutex::default(),
+            snapshots: Mutex::default(),
         };
         if let Some(last) = last {
             sample.follow(last);
@@ -283,7 +284,7 @@ impl Sample {
             }),
             Order::DrainEta => sorted(6, &|places| {
                 let never = |at: usize| self.rows[at].is(Standing::NeverDrains, self.as_of);
-                // Of what is stopped nobody knows. It stands before what drains by itself.
+                // A stopped backlog has no ETA. It comes before those that drain by themselves.
                 let stopped = |at: usize| figures(at).counts.waiting() > 0 && figures(at).drain_eta.is_none();
                 places.sort_unstable_by_key(|&at| {
                     (Reverse(never(at)), Reverse(stopped(at)), Reverse(figures(at).drain_eta), id(at))
@@ -294,7 +295,7 @@ impl Sample {
 
     /// The bytes of a snapshot. All viewers that see the same share them.
     pub(crate) fn snapshot(&self, key: String, make: impl FnOnce() -> Bytes) -> Bytes {
-        let mut made = self.snapshots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut made = self.snapshots.lock();
         made.entry(key).or_insert_with(make).clone()
     }
 }

@@ -1,10 +1,8 @@
 //! Takes samples one at a time, and keeps the latest.
 
-use std::{
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::RwLock;
 use tokio::{
     sync::{Mutex, watch},
     time::{Instant, sleep_until},
@@ -40,7 +38,7 @@ impl Sampler {
     }
 
     pub(super) fn latest(&self) -> Option<Arc<Sample>> {
-        self.latest.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.latest.read().clone()
     }
 
     /// What the watch over stalls found last.
@@ -63,7 +61,7 @@ impl Sampler {
         }
         let sources = (&*self.store, &self.queue);
         let sample = Arc::new(Sample::take(sources, self.clock.now(), &self.stalls(), last.as_deref()).await?);
-        *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&sample));
+        *self.latest.write() = Some(Arc::clone(&sample));
         Ok(sample)
     }
 }

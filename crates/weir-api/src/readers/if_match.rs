@@ -2,7 +2,7 @@
 //! `If-None-Match`: it applies to no such version, or with `*` only if there is no resource. Source: RFC 9110, sections
 //! 13.1.1 and 13.1.2. Also the steps that every such change shares: its rounds, and the answer with the version.
 
-use std::{convert::Infallible, fmt::LowerHex};
+use std::{convert::Infallible, fmt::LowerHex, time::Duration};
 
 use axum::{
     Json,
@@ -11,6 +11,7 @@ use axum::{
 };
 use http::{HeaderMap, HeaderName, StatusCode, header, request::Parts};
 use serde::Serialize;
+use weir_core::Timestamp;
 
 use crate::problem::{ApiResult, Problem, ProblemKind};
 
@@ -20,6 +21,14 @@ pub(crate) const ROUNDS: usize = 64;
 /// The refusal of a change that lost every round against others.
 pub(crate) fn crowded(resource: &str) -> Problem {
     Problem::conflict(format!("other requests keep changing this {resource}; try again"))
+}
+
+/// `updated_at` is shown in milliseconds, and two versions of a resource must show different values.
+const TICK: Duration = Duration::from_millis(1);
+
+/// When a change is made, as the version of the resource after it.
+pub(crate) fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
+    now.max(updated_at + TICK)
 }
 
 /// The entity tag of a version.

@@ -19,7 +19,7 @@ use weir_store::{DeliveryAction, DeliveryDetail};
 
 use self::waits::Outlooks;
 pub(crate) use self::waits::{of_destination as destination_waits_for, waits_for};
-use super::activity::Author;
+use super::edit::Edit;
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, Refused},
@@ -56,11 +56,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn retry(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
-    author: Author,
-    _: Query<()>,
+    Edit { api, id: DeliveryIdText(id), caller, author, .. }: Edit<DeliveryIdText>,
 ) -> ApiResult<(StatusCode, Json<types::DeliveryDetail>)> {
     let now = api.clock.now();
     let activity = about(&api, &caller, id, author.does(Action::DeliveryRetried, now)).await?;
@@ -79,11 +75,7 @@ pub(crate) async fn retry(
     )
 )]
 pub(crate) async fn cancel(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
-    author: Author,
-    _: Query<()>,
+    Edit { api, id: DeliveryIdText(id), caller, author, .. }: Edit<DeliveryIdText>,
 ) -> ApiResult<(StatusCode, Json<types::DeliveryDetail>)> {
     let now = api.clock.now();
     let activity = about(&api, &caller, id, author.does(Action::DeliveryCancelled, now)).await?;

@@ -51,7 +51,7 @@ pub(crate) use self::{
     release::{__path_release, release},
 };
 use self::{
-    edits::{check_may_change, check_may_route, later},
+    edits::{check_may_change, check_may_route},
     limit_group::check_may_move,
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
@@ -62,12 +62,15 @@ use crate::{
     readers::{
         body::{Body, PathId},
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed, secret_digest},
-        if_match::{self, IfMatch, ROUNDS, crowded},
+        if_match::{self, ROUNDS, crowded, later},
         page::{self, List, Listing, PageParameters},
         query::{Query, parameters},
         texts::{AnyTenantText, DestinationConditionText, DestinationIdText, NewEventTypeText, SearchText},
     },
-    resources::activity::{Author, destination_changes},
+    resources::{
+        activity::{Author, destination_changes},
+        edit::Edit,
+    },
     state::{Api, ApiState},
 };
 
@@ -284,20 +287,12 @@ pub(crate) async fn shown(api: &ApiState, destination: &Destination) -> ApiResul
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn edit(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-    Body(patch): Body<Value>,
-) -> ApiResult<impl IntoResponse> {
+pub(crate) async fn edit(edit: Edit<DestinationIdText>, Body(patch): Body<Value>) -> ApiResult<impl IntoResponse> {
+    let api = &edit.api;
     // `"paused": false` closes an open breaker and lifts a hold even if the destination is not paused.
     let resumes = patch.get("paused") == Some(&Value::Bool(false));
     let ends = if resumes { Ends::BreakerAndHold } else { Ends::Nothing };
-    let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends };
-    let destination = change(&api, requested, |current| {
+    let destination = change(api, edit.requested(ends), |current| {
         let shown = view::settings_value(&current.settings)?;
         let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
         if settings.tenant != current.settings.tenant {
@@ -306,7 +301,7 @@ pub(crate) async fn edit(
         Ok(settings)
     })
     .await?;
-    Ok((etag_header(&destination), Json(shown(&api, &destination).await?)))
+    Ok((etag_header(&destination), Json(shown(api, &destination).await?)))
 }
 
 /// Delete a destination
@@ -319,14 +314,8 @@ pub(crate) async fn edit(
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn delete(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-) -> ApiResult<StatusCode> {
+pub(crate) async fn delete(edit: Edit<DestinationIdText>) -> ApiResult<StatusCode> {
+    let Edit { api, id: DestinationIdText(id), caller, author, if_match } = edit;
     for _ in 0..ROUNDS {
         let (destination, now) = (find(&api, &caller, id).await?, api.clock.now());
         if_match.check(&etag(&destination))?;

@@ -7,7 +7,10 @@ use weir_api_types as types;
 use weir_core::{activity::Action, event_types::EventType};
 use weir_store::EventTypeChange;
 
-use super::activity::{Author, differences};
+use super::{
+    activity::{Author, differences},
+    edit::Edit,
+};
 use crate::{
     auth::Caller,
     errors::Errors,
@@ -17,7 +20,7 @@ use crate::{
         body::{Body, PathId},
         depth::{MAX_DEPTH, is_too_deep},
         fields::object,
-        if_match::{self, IfMatch, Preconditions, ROUNDS, crowded},
+        if_match::{self, Preconditions, ROUNDS, crowded},
         page::{DEFAULT_LIMIT, List, Room},
         query::{Query, parameters},
         texts::{NewEventTypeText, SearchText, check_visible, text},
@@ -230,14 +233,8 @@ pub(crate) async fn put(
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn delete(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(NewEventTypeText(name)): PathId<NewEventTypeText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-) -> ApiResult<StatusCode> {
+pub(crate) async fn delete(edit: Edit<NewEventTypeText>) -> ApiResult<StatusCode> {
+    let Edit { api, id: NewEventTypeText(name), caller, author, if_match } = edit;
     caller.check_unbound()?;
     for _ in 0..ROUNDS {
         let current = api.store.event_type(&name).await?.ok_or_else(|| missing(&name))?;

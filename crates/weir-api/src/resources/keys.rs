@@ -18,12 +18,11 @@ use weir_core::{
 };
 use weir_store::{ApiKey, Created, Page};
 
-use super::{activity::Author, destinations::unstored};
+use super::{activity::Author, destinations::unstored, edit::Edit};
 use crate::{
     auth::{self, Caller},
     problem::{ApiResult, Problem, Refused},
     readers::{
-        body::PathId,
         fields::object,
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed},
         page::{self, List, Listing, PageParameters},
@@ -221,11 +220,7 @@ pub(crate) async fn list(
     responses((status = 204, description = "Deleted"))
 )]
 pub(crate) async fn delete(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(ApiKeyIdText(id)): PathId<ApiKeyIdText>,
-    author: Author,
-    _: Query<()>,
+    Edit { api, id: ApiKeyIdText(id), caller, author, .. }: Edit<ApiKeyIdText>,
 ) -> ApiResult<StatusCode> {
     let missing = || Problem::not_found(format!("there is no key {id}"));
     let known = api.store.api_keys().await?;

@@ -6,7 +6,7 @@ pub(crate) mod history;
 pub(crate) mod reservations;
 pub(crate) mod temporary;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Json,
@@ -32,6 +32,7 @@ use super::{
         request::NameText,
         view::{hold_view, override_view},
     },
+    edit::Edit,
 };
 use crate::{
     auth::Caller,
@@ -41,7 +42,7 @@ use crate::{
         body::{Body, PathId},
         fields::object,
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed},
-        if_match::{self, IfMatch, Preconditions, ROUNDS, crowded},
+        if_match::{self, Preconditions, ROUNDS, crowded, later},
         page::{self, List, Listing, PageParameters},
         query::Query,
         texts::{AnyTenantText, LimitGroupIdText, TenantText},
@@ -51,8 +52,6 @@ use crate::{
 
 /// How messages name the resource.
 const RESOURCE: &str = "limit group";
-/// `updated_at` is shown in milliseconds, and two versions must show different values.
-const TICK: Duration = Duration::from_millis(1);
 
 object! {
     /// A new limit group.
@@ -139,6 +138,7 @@ impl Listing for LimitGroups {
 }
 
 type LimitGroupPage = PageParameters<LimitGroups>;
+type EditGroup = Edit<LimitGroupIdText>;
 
 /// Create a limit group
 ///
@@ -239,27 +239,14 @@ pub(crate) async fn show(
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn edit(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(LimitGroupIdText(id)): PathId<LimitGroupIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-    Body(patch): Body<LimitGroupPatch>,
-) -> ApiResult<Response> {
+pub(crate) async fn edit(edit: EditGroup, Body(patch): Body<LimitGroupPatch>) -> ApiResult<Response> {
     let limits = patch.rate_limits.map(|limits| RateLimits::from(limits.unwrap_or_default()));
-    for _ in 0..ROUNDS {
-        let current = find(&api, &caller, id).await?;
-        if_match.check(&etag(&current))?;
-        if patch
-            .tenant
-            .as_ref()
-            .is_some_and(|tenant| tenant.as_ref().map(|tenant| &tenant.0) != current.tenant.as_ref())
-        {
+    let (_, made) = change(&edit, |current| {
+        let tenant = patch.tenant.as_ref().map(|tenant| tenant.as_ref().map(|tenant| &tenant.0));
+        if tenant.is_some_and(|tenant| tenant != current.tenant.as_ref()) {
             return Err(Problem::conflict("a limit group cannot change its tenant: create one for the other tenant"));
         }
-        let mut edited = (*current).clone();
+        let mut edited = current.clone();
         if let Some(name) = &patch.name {
             edited.name.clone_from(&name.0);
         }
@@ -269,8 +256,23 @@ pub(crate) async fn edit(
         if let Some(max_in_flight) = patch.max_in_flight {
             edited.max_in_flight = max_in_flight;
         }
-        match save(&api, &caller, &author, Some(&current), edited, unkeyed).await? {
-            GroupChange::Made(made) => return Ok(shown(StatusCode::OK, &made, api.clock.now())),
+        Ok(edited)
+    })
+    .await?;
+    Ok(shown(StatusCode::OK, &made, edit.api.clock.now()))
+}
+
+/// Applies `edit` to a group. If another request changed the group meanwhile, it starts again from the new state. Returns
+/// the group before the edit and after it.
+async fn change(
+    Edit { api, id: LimitGroupIdText(id), caller, author, if_match }: &EditGroup,
+    edit: impl Fn(&LimitGroup) -> ApiResult<LimitGroup>,
+) -> ApiResult<(Arc<LimitGroup>, Arc<LimitGroup>)> {
+    for _ in 0..ROUNDS {
+        let current = find(api, caller, *id).await?;
+        if_match.check(&etag(&current))?;
+        match save(api, caller, author, Some(&current), edit(&current)?, unkeyed).await? {
+            GroupChange::Made(made) => return Ok((current, made)),
             GroupChange::Taken => return Err(Problem::conflict("another limit group of the tenant has this name")),
             GroupChange::Full => return Err(full()),
             GroupChange::Before(_) | GroupChange::Outdated => {}
@@ -291,14 +293,8 @@ pub(crate) async fn edit(
         (status = 412, response = inline(Changed)),
     )
 )]
-pub(crate) async fn delete(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(LimitGroupIdText(id)): PathId<LimitGroupIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
-) -> ApiResult<StatusCode> {
+pub(crate) async fn delete(edit: EditGroup) -> ApiResult<StatusCode> {
+    let Edit { api, id: LimitGroupIdText(id), caller, author, if_match } = edit;
     for _ in 0..ROUNDS {
         let current = find(&api, &caller, id).await?;
         if_match.check(&etag(&current))?;
@@ -420,7 +416,7 @@ async fn save(
     let saved = if let Some(current) = current.filter(|_| is_same) {
         GroupChange::Made(Arc::new(current.clone()))
     } else {
-        group.updated_at = current.map_or(now, |current| now.max(current.updated_at + TICK));
+        group.updated_at = current.map_or(now, |current| later(current.updated_at, now));
         if current.is_none() {
             group.created_at = now;
         }

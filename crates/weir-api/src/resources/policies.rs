@@ -8,11 +8,9 @@ use weir_store::StoreResult;
 use super::activity::{Author, differences};
 use crate::{
     problem::{ApiResult, Problem},
+    readers::if_match::ROUNDS,
     state::ApiState,
 };
-
-/// How often a change is tried while other requests change the policy. In each round one of them succeeds.
-const ROUNDS: usize = 64;
 
 /// Replaces a policy, unless it is the current one, and records what was changed. `set`: replaces the policy that it
 /// expects, and returns whether it still was that one.

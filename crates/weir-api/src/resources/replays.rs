@@ -15,7 +15,7 @@ use weir_store::{
     Created, DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase,
 };
 
-use super::{activity::Author, deliveries::waits_for, destinations, dry_run::DryRun};
+use super::{activity::Author, deliveries::waits_for, destinations, dry_run::DryRun, edit::Edit};
 use crate::{
     auth::Caller,
     errors::Errors,
@@ -269,11 +269,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn cancel(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(ReplayIdText(id)): PathId<ReplayIdText>,
-    author: Author,
-    _: Query<()>,
+    Edit { api, id: ReplayIdText(id), caller, author, .. }: Edit<ReplayIdText>,
 ) -> ApiResult<Json<types::Replay>> {
     let (filter, now) = (found(&api, &caller, id).await?.filter, api.clock.now());
     let destination_id = filter.deliveries.destination_id;

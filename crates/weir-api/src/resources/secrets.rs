@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::{
     Json,
-    extract::State,
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
@@ -20,19 +19,17 @@ use weir_store::Created;
 use super::{
     activity::Author,
     destinations::{Change, check_readable, commit, etag, etag_header, find, unstored},
+    edit::Edit,
 };
 use crate::{
-    auth::Caller,
     problem::{ApiResult, Changed, Problem, Refused},
     readers::{
-        body::PathId,
         fields::object,
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed, secret_digest},
-        if_match::{IfMatch, ROUNDS, crowded},
-        query::Query,
+        if_match::{ROUNDS, crowded},
         texts::{DestinationIdText, SecretText},
     },
-    state::{Api, ApiState},
+    state::ApiState,
 };
 
 /// How long the previous secret also signs by default: long enough to deploy the new secret to every receiver.
@@ -61,11 +58,7 @@ object! {
     responses((status = 200, description = "The secret", body = types::Secret))
 )]
 pub(crate) async fn show(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    _: Query<()>,
+    Edit { api, id: DestinationIdText(id), caller, author, .. }: Edit<DestinationIdText>,
 ) -> ApiResult<Response> {
     let destination = find(&api, &caller, id).await?;
     check_readable(&destination)?;
@@ -94,12 +87,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn rotate(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    author: Author,
-    if_match: IfMatch,
-    _: Query<()>,
+    Edit { api, id: DestinationIdText(id), caller, author, if_match }: Edit<DestinationIdText>,
     Keyed { body: request, idempotency }: Keyed<Option<RotateSecretRequest>>,
 ) -> ApiResult<Response> {
     let (overlap_s, secret, force) =

@@ -1,53 +1,30 @@
 //! What holds for a while in place of the settings of a destination or of a limit group: an override of its limits, and a
-//! hold. Both end by themselves. Here is what a request may ask for, and who asks.
+//! hold. Both end by themselves. Here is what a request may ask for, and the steps that both resources share.
 
-use axum::extract::FromRequestParts;
-use http::request::Parts;
+use axum::Json;
+use http::{HeaderName, header};
 use serde_json::{Value, json};
+use weir_api_types as types;
 use weir_core::{
     RateLimits, Timestamp,
     temporary::{Hold, LASTS, Override, Temporary},
 };
 
 use super::{
-    activity::Author,
-    destinations::rates::{Limits, RateLimitRequest},
+    destinations::{
+        rates::{Limits, RateLimitRequest},
+        view::{hold_view, override_view},
+    },
+    edit::Edit,
 };
 use crate::{
-    auth::Caller,
     errors::Errors,
     problem::{ApiResult, Problem},
     readers::{
-        body::PathId,
         fields::object,
-        if_match::IfMatch,
-        query::Query,
-        texts::{ReasonText, Text, TimeText},
+        texts::{ReasonText, TimeText},
     },
-    state::Api,
 };
-
-/// Who edits what, over which version.
-pub(crate) struct Edit<T> {
-    pub(crate) api: Api,
-    pub(crate) id: T,
-    pub(crate) caller: Caller,
-    pub(crate) author: Author,
-    pub(crate) if_match: IfMatch,
-}
-
-impl<T: Text + Send> FromRequestParts<Api> for Edit<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, api).await?;
-        let PathId(id) = PathId::from_request_parts(parts, api).await?;
-        let author = Author::from_request_parts(parts, api).await?;
-        let Ok(if_match) = IfMatch::from_request_parts(parts, api).await;
-        Query::<()>::from_request_parts(parts, api).await?;
-        Ok(Self { api: api.clone(), id, caller, author, if_match })
-    }
-}
 
 /// What a request begins, or ends with `None`.
 #[derive(Clone)]
@@ -62,6 +39,47 @@ impl Change {
             Self::Override(overridden) => Temporary { overridden, ..current },
             Self::Hold(hold) => Temporary { hold, ..current },
         }
+    }
+}
+
+/// A resource that people may override and hold, as the id in a path names it.
+pub(crate) trait Holdable: Sized {
+    type View;
+
+    /// Makes a change. Returns what held before, and the resource with its version.
+    fn change(
+        edit: &Edit<Self>,
+        change: Change,
+    ) -> impl Future<Output = ApiResult<(Temporary, String, Self::View)>> + Send;
+}
+
+/// A request to begin something.
+pub(crate) trait Begins {
+    type View;
+
+    fn begin(self, now: Timestamp) -> ApiResult<Change>;
+
+    /// What it replaces.
+    fn replaced(before: &Temporary) -> Option<Self::View>;
+}
+
+/// An answer with the version of the resource.
+type Versioned<T> = ([(HeaderName, String); 1], Json<T>);
+
+impl<T: Holdable> Edit<T> {
+    /// Begins what the request asks for. The answer has what that replaces, too.
+    pub(crate) async fn begin<R: Begins, A>(
+        self,
+        request: R,
+        shown: impl FnOnce(T::View, Option<R::View>) -> A,
+    ) -> ApiResult<Versioned<A>> {
+        let (before, etag, view) = T::change(&self, request.begin(self.api.clock.now())?).await?;
+        Ok(([(header::ETAG, etag)], Json(shown(view, R::replaced(&before)))))
+    }
+
+    pub(crate) async fn end(self, change: Change) -> ApiResult<Versioned<T::View>> {
+        let (_, etag, view) = T::change(&self, change).await?;
+        Ok(([(header::ETAG, etag)], Json(view)))
     }
 }
 
@@ -141,14 +159,22 @@ impl LimitsOverrideRequest {
         }
         check_end(self.for_s, self.until.as_ref(), at, errors);
     }
+}
 
-    pub(crate) fn begin(self, now: Timestamp) -> ApiResult<Change> {
+impl Begins for LimitsOverrideRequest {
+    type View = types::Override;
+
+    fn begin(self, now: Timestamp) -> ApiResult<Change> {
         Ok(Change::Override(Some(Override {
             limits: self.rate_limits.map(RateLimits::from),
             max_in_flight: self.max_in_flight,
             until: end(self.for_s, self.until, now)?,
             reason: self.reason.0,
         })))
+    }
+
+    fn replaced(before: &Temporary) -> Option<types::Override> {
+        before.overridden.as_ref().map(override_view)
     }
 }
 
@@ -160,8 +186,16 @@ impl HoldRequest {
     fn check(&self, at: &str, errors: &mut Errors) {
         check_end(self.for_s, self.until.as_ref(), at, errors);
     }
+}
 
-    pub(crate) fn begin(self, now: Timestamp) -> ApiResult<Change> {
+impl Begins for HoldRequest {
+    type View = types::Hold;
+
+    fn begin(self, now: Timestamp) -> ApiResult<Change> {
         Ok(Change::Hold(Some(Hold { until: end(self.for_s, self.until, now)?, reason: self.reason.0 })))
+    }
+
+    fn replaced(before: &Temporary) -> Option<types::Hold> {
+        before.hold.as_ref().map(hold_view)
     }
 }

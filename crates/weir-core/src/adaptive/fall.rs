@@ -37,7 +37,7 @@ impl Fall {
         Some(Self { usual_per_s, per_s: last.to_per_s, at, reason, detail })
     }
 
-    /// Whether it is less than half of what it was. A lowered limit is no fall: whoever lowered it knows.
+    /// Whether the pace has fallen below half. A lowered limit does not count: whoever lowered it knows.
     pub fn is_deep(&self) -> bool {
         self.reason != Reason::AtLimit && self.per_s < 0.5 * self.usual_per_s
     }

@@ -5,20 +5,19 @@ use serde::{Deserialize, Serialize};
 use super::{AdaptiveRate, Epoch, FIRST_STEP, Reason, seconds};
 use crate::{Timestamp, time::InWords};
 
-/// If the receiver refuses everything for at least this time, what it took before shows what it takes in one of its
-/// windows.
+/// After 429s for at least this time, the rate at which sends were taken before is believed to be the receiver's.
 pub(super) const TELLING_S: f64 = 5.0;
 /// A probe whose answer does not come is forgotten after this time.
 pub(super) const LOST_PROBE_S: f64 = 60.0;
 
-/// The receiver takes nothing at present.
+/// The receiver refuses everything at present.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Wall {
     since: Timestamp,
     probe_at: Timestamp,
     /// Whether a probe is on its way, until `probe_at` at most.
     is_probing: bool,
-    /// Whether 429 made it: then a window of the receiver is full. Else the receiver is out of order.
+    /// Whether the refusals were 429: a window of the receiver is full. Otherwise the receiver is out of order.
     is_quota: bool,
 }
 
@@ -28,7 +27,7 @@ impl Wall {
         self.probe_at
     }
 
-    /// The last slot started at `at`: a probe, unless it was granted before the wall was known.
+    /// Notes the start of the last slot. It is a probe, unless it was granted before the wall was known.
     pub(super) fn probed(&mut self, at: Timestamp) {
         if at >= self.probe_at {
             self.is_probing = true;
@@ -51,7 +50,7 @@ impl Wall {
 }
 
 impl AdaptiveRate {
-    /// The receiver takes nothing: no send before `until`, or before the first probe.
+    /// Raises a wall, or extends it: the first probe is sent at `until`, or after a second.
     pub(super) fn stand(&mut self, until: Option<Timestamp>, is_quota: bool, now: Timestamp) {
         let probe_at = until.unwrap_or(now + seconds(1.0));
         match &mut self.wall {

@@ -49,7 +49,7 @@ impl<'s> Check<'s> {
         }
     }
 
-    /// Whether some subschema leads back to itself at the same place of the data.
+    /// Whether a subschema refers to itself at the same place of the data, so that the check would not end.
     pub(super) fn is_endless(&self) -> bool {
         // A depth-first search without recursion: 1 is on the path, 2 is done.
         let mut seen = vec![0_u8; self.rules.len()];
@@ -115,7 +115,7 @@ impl<'s> Check<'s> {
         Ok(holds)
     }
 
-    /// Whether a subschema holds, without telling its faults.
+    /// Whether a subschema holds. Its faults are not reported.
     fn tried(&mut self, sub: Sub, data: &Value) -> Holds {
         self.tries += 1;
         let holds = self.holds(sub, data);
@@ -214,7 +214,7 @@ impl<'s> Check<'s> {
         }
     }
 
-    /// All are looked at, so that all faults are told; while alternatives are tried the first decides.
+    /// Checks every item, so that all faults are reported. While alternatives are tried, the first fault decides.
     fn every<T>(&mut self, items: impl Iterator<Item = T>, mut holds: impl FnMut(&mut Self, T) -> Holds) -> Holds {
         let mut all = true;
         for item in items {

@@ -4,12 +4,13 @@
 -- ARGV    the caller's time; how many at most, how long the leases last
 -- Answer  the generation, the earliest remaining due time or nil, permits that no worker has read, the leases; each:
 --         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the
---         lowered maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last start
---         or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since, spent; for
---         each ring the same with until when it is kept or 0, and the usual cost or 0, and then the latest bucket that is free again, how
---         many buckets there are, and each with its slots); and of an adaptive destination its pace: state, not before,
---         spacing, window, generation, last start, granted, 1 when full, and the reports, each with its arrival; and of
---         a member of a group its turn: the group, permits, 1 when nothing of the group is unknown, since when it is known
+--         lowered maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last
+--         start or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since,
+--         spent; for each ring the same with until when it is kept or 0, and the usual cost or 0, and then the latest
+--         bucket that is free again, how many buckets there are, and each with its slots); and of an adaptive destination
+--         its pace: state, not before, spacing, window, generation, last start, granted, 1 when full, and the reports,
+--         each with its arrival; and of a member of a group its turn: the group, permits, 1 when nothing of the group is
+--         unknown, since when it is known
 
 -- How many permits end in the time of two runs and of the preparation, as measured since the last claim.
 local function ended_meanwhile(job, outstanding)

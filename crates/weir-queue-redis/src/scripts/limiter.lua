@@ -1,10 +1,18 @@
--- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds. A
--- limiter is { cursors = { { limit, period, burst, margin, since, spent }… }, interval = the minimum interval or nil,
--- last_start = time or nil, wide_end = the latest end of slots that were wider than usual, or nil, held_until = time,
--- is_wide = true if the last slot was made wider for a caller, last_take = { start, last_start before it or false, and for each cursor since and spent before it, its end } or nil, and where a
--- limit is in costs: last_cost, usual_cost = the mean cost of the last sends in parts of COST_OF_ONE, waiting = { the
--- highest cost that waits for room, from when and until when nothing cheaper overtakes it } or nil }. A cursor of an earlier version has
--- no margin. Cursors with a ring: ring.lua.
+-- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds. The
+-- fields of a limiter:
+--   cursors     for each limit { limit, period, burst, margin, since, spent }; one of an earlier version has no margin; a
+--               cursor may have a ring (ring.lua)
+--   interval    the minimum interval, or nil
+--   last_start  the start of the last slot, or nil
+--   wide_end    the latest end of a slot that was wider than usual, or nil
+--   is_wide     true if the last slot was made wider for a caller
+--   last_take   what gives the last slot back: { its start, last_start before it or false, for each cursor since and spent
+--               before it, and its end }, or nil
+--   held_until  no slot starts before this time
+-- If a limit is in costs, also:
+--   last_cost   the cost of the last slot
+--   usual_cost  the mean cost of the last sends, in parts of COST_OF_ONE
+--   waiting     { the highest cost that waits for room, from when and until when nothing cheaper overtakes it }, or nil
 --
 -- Limits are a list of { limit, period, burst, margin } with a field `interval`: the minimum interval or nil.
 
@@ -408,7 +416,8 @@ do
     end
   end
 
-  -- Of the cursors with a ring the one with the longest window, which knows most.
+  -- The cursor with the longest window among those with a ring: its ring has the oldest sends. Cursors are in the order of
+  -- their windows.
   local function longest_ring(limiter)
     local longest
     for _, cursor in ipairs(limiter.cursors) do

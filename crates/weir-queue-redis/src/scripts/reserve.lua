@@ -4,9 +4,10 @@
 -- KEYS    the shard
 -- ARGV    the caller's time; the group as in publish.lua; how wide a slot must be for the caller's clock; then for each slot
 --         that is wanted: its cost, its width
--- Answer  the generation, the shard's earliest due time or nil; 0, or 1 when cursors or terms of the group are not known, 2 when the cost of
---         the first that was not granted is above a limit; when to ask again, or 0; when the slot of the first that was not
---         granted is expected, or 0; when the group's data began; for each granted slot its start and end
+-- Answer  the generation, the shard's earliest due time or nil; 0, or 1 when cursors or terms of the group are not known, or
+--         2 when the cost of the first that was not granted is above a limit; when to ask again, or 0; when the slot of
+--         the first that was not granted is expected, or 0; when the group's data began; for each granted slot its start
+--         and end
 
 local before = earliest()
 local read, needed = read_group(), number()

@@ -1,7 +1,7 @@
 -- Settles permits: their attempts have ended, or they were not used. A job that waits for room becomes due, for the next
--- slot. A paced job becomes due for the slots that unused permits leave free. A permit that found no place in its worker makes no job
--- due: the run would find no place either, and would be repeated without end. Entries of recorded attempts are removed
--- from the delivery queue. Repeating the call changes nothing.
+-- slot. A paced job becomes due for the slots that unused permits leave free. A permit that found no place in its worker
+-- makes no job due: the run would find no place either, and would be repeated without end. Entries of recorded attempts
+-- are removed from the delivery queue. Repeating the call changes nothing.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each destination: its id; the generation of its permits; the serials of permits

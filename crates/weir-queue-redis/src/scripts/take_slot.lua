@@ -3,8 +3,9 @@
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; how wide a slot must be for the
---         caller's clock; then for each permit, each at most once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
---         before, the start of its slot, if it was missed and nothing was sent in it, or 0, and its cost
+--         caller's clock; then for each permit, each at most once: its destination, its serial, how long its worker took
+--         to be ready, or -1 when that was reported before, the start of a missed slot in which nothing was sent, or 0,
+--         and its cost
 -- Answer  the generation; then for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
 --         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room;
 --         or -2 and 0, when the cost is above a limit;

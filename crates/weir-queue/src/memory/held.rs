@@ -62,14 +62,14 @@ impl Held {
         }
     }
 
-    /// A send that started at `sent_at` was answered. The slow start goes on with sends from after the hold.
+    /// A send that started at `sent_at` was answered and not refused. Only sends from after the hold raise the slow start.
     pub(super) fn answered(&mut self, sent_at: Timestamp, max_in_flight: u32) {
         if sent_at >= self.until {
             self.slow_start = self.slow_start.map(|most| most + 1).filter(|most| *most < max_in_flight);
         }
     }
 
-    /// People held it, so its receiver need not be tried with one send.
+    /// Ends the slow start. A hold by people says nothing about the receiver, so no single send has to try it first.
     pub(super) fn skip_slow_start(&mut self) {
         self.slow_start = None;
     }

@@ -5,10 +5,8 @@ use weir_core::LimitKey;
 use super::*;
 use crate::{
     claims::{CLAIM_FLOWS, CLAIM_FLOWS_WITH_BODIES},
-    limit_keys::{
-        DUE_FLOWS, FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS,
-        SENT_COUNTS_OF_FLOWS,
-    },
+    flow_statements::{DUE_FLOWS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
+    limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS},
     outbox::WITHOUT_KEYLESS,
     purge::PURGES_OF_FLOW,
 };

@@ -1,4 +1,4 @@
-//! Process leases: one process dies, or loses its connections, and another resolves its claims.
+//! Heartbeats: one process dies, or loses its connections, and another resolves its claims.
 
 use std::{
     collections::HashSet,

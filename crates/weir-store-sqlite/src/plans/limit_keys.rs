@@ -6,10 +6,8 @@ use weir_store::{KEYLESS_LOOKED_AT, KEYS_LOOKED_AT};
 use super::*;
 use crate::{
     claims::{HAS_KEYLESS, OLDEST_DUE_KEYLESS, OLDEST_DUE_OF_FLOW},
-    limit_keys::{
-        DUE_FLOWS, FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS,
-        SENT_COUNTS_OF_FLOWS,
-    },
+    flow_statements::{DUE_FLOWS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
+    limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS},
     purge::{WAITING_OF_FLOW, WAITING_OF_FLOW_WITH_TYPES},
     replays::count_sql,
 };

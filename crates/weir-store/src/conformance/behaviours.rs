@@ -47,6 +47,7 @@ macro_rules! store_conformance {
             a_pause_is_later_than_the_previous_edit,
             a_hold_is_only_ever_extended,
             an_override_is_kept_beside_the_settings_and_its_end_is_recorded_ahead,
+            a_release_lifts_the_hold_and_ignores_those_of_earlier_sends,
             a_hold_by_people_ends_with_a_release_or_a_resume_and_not_with_that_of_the_receiver,
             deleting_a_destination_cancels_its_waiting_deliveries_and_keeps_its_history,
             counts_follow_the_backlog,

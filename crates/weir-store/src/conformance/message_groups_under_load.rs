@@ -11,7 +11,7 @@ use super::{
     message_groups::{in_order, ordered},
     *,
 };
-use crate::{MessageGroupsRepaired, end_of_time};
+use crate::{MessageGroupsRepaired, sql};
 
 pub async fn a_repair_does_not_change_message_groups_with_heads(subject: Subject) {
     let subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "c")], subject).await;
@@ -34,9 +34,8 @@ pub async fn a_repair_does_not_change_message_groups_with_heads(subject: Subject
 pub async fn message_groups_without_a_head_are_repaired(subject: Subject, run: impl AsyncFnOnce(&'static str)) {
     let events = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b"), (6, "c")];
     let subject = Subject::with_message_groups(&events, subject).await;
-    run(concat!(
-        "UPDATE deliveries SET state = 3 WHERE ordering_key IN ('a', 'b') AND next_attempt_at < ",
-        end_of_time!()
+    run(sql!(
+        "UPDATE deliveries SET state = {delivered} WHERE ordering_key IN ('a', 'b') AND next_attempt_at < {end_of_time}"
     ))
     .await;
     let repair = async |after, limit| subject.store.repair_message_groups(after, limit).await.expect("repair");

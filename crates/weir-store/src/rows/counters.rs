@@ -5,19 +5,13 @@ use weir_core::{DeliveryState, DestinationId};
 use super::{Corrupt, Row};
 use crate::StateCounts;
 
-/// The columns with a number of deliveries in each state, in the order of the codes of the states.
-#[macro_export]
-macro_rules! state_columns {
-    () => {
-        "pending, delivering, retrying, delivered, failed, dead, cancelled, superseded, expired"
-    };
-}
+/// The columns with a number of deliveries in each state, in the order of the codes of the states; in statements as
+/// `state_columns`.
+pub(crate) const STATE_COLUMNS: &str =
+    "pending, delivering, retrying, delivered, failed, dead, cancelled, superseded, expired";
 
-/// The sums of [`state_columns!`]. On PostgreSQL the sum of `bigint` is of another type.
-#[macro_export]
-macro_rules! summed_states {
-    () => {
-        "CAST(coalesce(sum(pending), 0) AS bigint),
+/// The sums of [`STATE_COLUMNS`], in statements as `summed_states`. On PostgreSQL the sum of `bigint` is of another type.
+pub(crate) const SUMMED_STATES: &str = "CAST(coalesce(sum(pending), 0) AS bigint),
         CAST(coalesce(sum(delivering), 0) AS bigint),
         CAST(coalesce(sum(retrying), 0) AS bigint),
         CAST(coalesce(sum(delivered), 0) AS bigint),
@@ -25,21 +19,15 @@ macro_rules! summed_states {
         CAST(coalesce(sum(dead), 0) AS bigint),
         CAST(coalesce(sum(cancelled), 0) AS bigint),
         CAST(coalesce(sum(superseded), 0) AS bigint),
-        CAST(coalesce(sum(expired), 0) AS bigint)"
-    };
-}
+        CAST(coalesce(sum(expired), 0) AS bigint)";
 
-/// Adds the inserted [`state_columns!`] to those of the stored row `t`.
-#[macro_export]
-macro_rules! added_states {
-    () => {
-        "pending = t.pending + excluded.pending, delivering = t.delivering + excluded.delivering,
+/// Adds the inserted [`STATE_COLUMNS`] to those of the stored row `t`, in statements as `added_states`.
+pub(crate) const ADDED_STATES: &str = "pending = t.pending + excluded.pending,
+        delivering = t.delivering + excluded.delivering,
         retrying = t.retrying + excluded.retrying, delivered = t.delivered + excluded.delivered,
         failed = t.failed + excluded.failed, dead = t.dead + excluded.dead,
         cancelled = t.cancelled + excluded.cancelled, superseded = t.superseded + excluded.superseded,
-        expired = t.expired + excluded.expired"
-    };
-}
+        expired = t.expired + excluded.expired";
 
 /// The waiting deliveries and the dead letters (`dead` or `failed`) of each destination. The totals of most destinations have neither, so
 /// they are left out before the sums.
@@ -70,7 +58,7 @@ macro_rules! all_waiting {
     };
 }
 
-/// From a destination and its [`state_columns!`].
+/// From a destination and its [`STATE_COLUMNS`].
 pub fn state_counts<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, StateCounts), E> {
     let mut counts = StateCounts::default();
     for (index, state) in DeliveryState::ALL.into_iter().enumerate() {

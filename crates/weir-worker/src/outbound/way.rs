@@ -65,7 +65,7 @@ impl Ways {
         }
     }
 
-    /// With what the TLS connections to the origin are made, and the identity if it is their own.
+    /// The TLS connector for the origin, and the client certificate and authorities that only its destination has.
     pub(super) fn tls(&self, origin: &Origin) -> Result<(TlsConnector, Option<Arc<TlsIdentity>>), Unreachable> {
         let Some(way) = origin.way.as_ref().filter(|way| way.has_identity()) else {
             return Ok((self.tls.clone(), None));

@@ -9,8 +9,8 @@ use weir_core::{
 };
 
 /// A limit, written `10/second` or, with a burst, `300/minute:5`, or `300/minute:window` in the window shape, or
-/// `1000/minute:cost` in costs; a margin follows: `10/second+50ms`. The period may be short, as in `10/s`, or any number of seconds: `190/10s`. In JSON it is
-/// the object of the API.
+/// `1000/minute:cost` in costs; a margin follows: `10/second+50ms`. The period may be short, as in `10/s`, or any
+/// number of seconds: `190/10s`. In JSON it is the object of the API.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LimitText(pub(crate) weir_api_types::RateLimit);
 

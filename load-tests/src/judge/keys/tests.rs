@@ -33,8 +33,8 @@ fn keyed(limit: u32, arrivals: &[(i64, u32)]) -> Recording {
     recording
 }
 
-/// Sends of three keys with a backlog, by turns, from real limiters: four a second for each key, `limit` for the destination.
-/// Which budgets a send takes is the choice of `budgets_of`: the first is that of the key.
+/// Sends of three keys with a backlog, by turns, from real limiters: four a second for each key, `limit` for the
+/// destination. Which budgets a send takes is the choice of `budgets_of`: the first is that of the key.
 fn played(limit: u32, budgets_of: impl Fn(usize) -> std::ops::Range<usize>) -> Recording {
     let mut of_keys = KEYS.map(|_| Limiter::new(&tests::limits(4)));
     let mut shared = Limiter::new(&tests::limits(limit));

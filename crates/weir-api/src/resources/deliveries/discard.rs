@@ -16,7 +16,7 @@ use crate::{
     errors::Errors,
     problem::{ApiResult, Problem, Refused},
     readers::{
-        body::{Body, PathId},
+        body::Body,
         fields::object,
         query::Query,
         texts::{
@@ -24,7 +24,7 @@ use crate::{
             text,
         },
     },
-    resources::{activity::Author, destinations, dry_run::DryRun},
+    resources::{activity::Author, destinations, dry_run::DryRun, edit::Edit},
     state::{Api, ApiState},
 };
 
@@ -133,11 +133,7 @@ pub(crate) async fn discard_all(
     )
 )]
 pub(crate) async fn discard_one(
-    State(api): State<Api>,
-    caller: Caller,
-    PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
-    author: Author,
-    _: Query<()>,
+    Edit { api, id: DeliveryIdText(id), caller, author, .. }: Edit<DeliveryIdText>,
     Body(request): Body<Option<DiscardReason>>,
 ) -> ApiResult<(StatusCode, Json<types::DeliveryDetail>)> {
     let now = api.clock.now();

@@ -1,9 +1,9 @@
 //! How an edit of a destination is made: read, changed, stored if nobody else was faster, and announced.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use weir_core::{
-    Condition, Destination, DestinationId, Timestamp,
+    Condition, Destination, DestinationId,
     access::Role,
     activity::{Action, Activity},
     destination::{ALL_TENANTS, Settings},
@@ -21,13 +21,16 @@ use super::{
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, ProblemKind},
-    readers::if_match::{IfMatch, ROUNDS, crowded},
-    resources::activity::{Author, destination_action, destination_changes},
+    readers::{
+        if_match::{IfMatch, ROUNDS, crowded, later},
+        texts::DestinationIdText,
+    },
+    resources::{
+        activity::{Author, destination_action, destination_changes},
+        edit::Edit,
+    },
     state::ApiState,
 };
-
-/// `updated_at` is shown in milliseconds, and two versions of a destination must show different values.
-const TICK: Duration = Duration::from_millis(1);
 
 /// Which destination a request edits, and for whom.
 pub(crate) struct Requested<'a> {
@@ -36,6 +39,13 @@ pub(crate) struct Requested<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) author: &'a Author,
     pub(crate) ends: Ends,
+}
+
+impl Edit<DestinationIdText> {
+    pub(crate) fn requested(&self, ends: Ends) -> Requested<'_> {
+        let Self { id: DestinationIdText(id), if_match, caller, author, .. } = self;
+        Requested { id: *id, if_match, caller, author, ends }
+    }
 }
 
 /// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
@@ -212,8 +222,4 @@ pub(super) fn check_may_change(caller: &Caller, tenant: &str) -> ApiResult<()> {
     caller.check_role(Role::Admin).map_err(|problem| {
         Problem::new(ProblemKind::Forbidden, format!("to change a destination of all tenants {}", problem.detail()))
     })
-}
-
-pub(super) fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
-    now.max(updated_at + TICK)
 }

@@ -4,13 +4,13 @@ use axum::{Json, response::IntoResponse};
 use weir_api_types as types;
 
 use super::{
-    edits::{Ends, Requested, change},
+    edits::{Ends, change},
     etag_header, view,
 };
 use crate::{
     problem::{ApiResult, Changed},
     readers::texts::DestinationIdText,
-    resources::temporary::Edit,
+    resources::edit::Edit,
 };
 
 /// Lift the hold of a destination
@@ -29,8 +29,7 @@ use crate::{
     )
 )]
 pub(crate) async fn release(edit: Edit<DestinationIdText>) -> ApiResult<impl IntoResponse> {
-    let Edit { api, id: DestinationIdText(id), caller, author, if_match } = &edit;
-    let requested = Requested { id: *id, if_match, caller, author, ends: Ends::Hold };
-    let destination = change(api, requested, |current| Ok(current.settings.clone())).await?;
+    let api = &edit.api;
+    let destination = change(api, edit.requested(Ends::Hold), |current| Ok(current.settings.clone())).await?;
     Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
 }

@@ -1,33 +1,33 @@
 //! An override of a destination's limits, and a hold, both with an end.
 
-use axum::{Json, response::IntoResponse};
-use http::HeaderName;
+use axum::response::IntoResponse;
 use weir_api_types as types;
 use weir_core::temporary::Temporary;
 
 use super::{
-    edits::{Ends, Requested, change_temporary},
-    etag_header, view,
+    edits::{Ends, change_temporary},
+    etag, view,
 };
 use crate::{
     problem::{ApiResult, Changed},
     readers::{body::Body, texts::DestinationIdText},
-    resources::temporary::{Change, Edit, HoldRequest, LimitsOverrideRequest},
+    resources::{
+        edit::Edit,
+        temporary::{Change, HoldRequest, Holdable, LimitsOverrideRequest},
+    },
 };
 
 type EditDestination = Edit<DestinationIdText>;
 
-/// Makes the change, and shows the destination beside what held before.
-async fn make<T>(
-    edit: &EditDestination,
-    change: Change,
-    shown: impl FnOnce(types::Destination, Temporary) -> T,
-) -> ApiResult<([(HeaderName, String); 1], Json<T>)> {
-    let Edit { api, id: DestinationIdText(id), caller, author, if_match } = edit;
-    let requested = Requested { id: *id, if_match, caller, author, ends: Ends::Nothing };
-    let (before, destination) = change_temporary(api, requested, |current| change.applied_to(current)).await?;
-    let view = view::view(&destination, api.clock.now(), &api.event_types);
-    Ok((etag_header(&destination), Json(shown(view, before))))
+impl Holdable for DestinationIdText {
+    type View = types::Destination;
+
+    async fn change(edit: &EditDestination, change: Change) -> ApiResult<(Temporary, String, types::Destination)> {
+        let api = &edit.api;
+        let edit = edit.requested(Ends::Nothing);
+        let (before, destination) = change_temporary(api, edit, |current| change.applied_to(current)).await?;
+        Ok((before, etag(&destination), view::view(&destination, api.clock.now(), &api.event_types)))
+    }
 }
 
 /// Override the limits of a destination for a while
@@ -48,12 +48,7 @@ pub(crate) async fn override_limits(
     edit: EditDestination,
     Body(request): Body<LimitsOverrideRequest>,
 ) -> ApiResult<impl IntoResponse> {
-    let change = request.begin(edit.api.clock.now())?;
-    make(&edit, change, |destination, before| types::OverriddenDestination {
-        destination,
-        replaced: before.overridden.as_ref().map(view::override_view),
-    })
-    .await
+    edit.begin(request, |destination, replaced| types::OverriddenDestination { destination, replaced }).await
 }
 
 /// End the override of a destination
@@ -69,7 +64,7 @@ pub(crate) async fn override_limits(
     )
 )]
 pub(crate) async fn end_override(edit: EditDestination) -> ApiResult<impl IntoResponse> {
-    make(&edit, Change::Override(None), |destination, _| destination).await
+    edit.end(Change::Override(None)).await
 }
 
 /// Hold a destination for a while
@@ -87,12 +82,7 @@ pub(crate) async fn end_override(edit: EditDestination) -> ApiResult<impl IntoRe
     )
 )]
 pub(crate) async fn hold(edit: EditDestination, Body(request): Body<HoldRequest>) -> ApiResult<impl IntoResponse> {
-    let change = request.begin(edit.api.clock.now())?;
-    make(&edit, change, |destination, before| types::HeldDestination {
-        destination,
-        replaced: before.hold.as_ref().map(view::hold_view),
-    })
-    .await
+    edit.begin(request, |destination, replaced| types::HeldDestination { destination, replaced }).await
 }
 
 /// End the hold of a destination
@@ -109,5 +99,5 @@ pub(crate) async fn hold(edit: EditDestination, Body(request): Body<HoldRequest>
     )
 )]
 pub(crate) async fn end_hold(edit: EditDestination) -> ApiResult<impl IntoResponse> {
-    make(&edit, Change::Hold(None), |destination, _| destination).await
+    edit.end(Change::Hold(None)).await
 }

@@ -1,5 +1,5 @@
-//! The history of a limit group: what all members sent in each bucket of a range, each while it was in the group, and the
-//! limits that were in force.
+//! The history of a limit group: the traffic of its members in each bucket of a range, and the limits in force. A member's
+//! traffic counts only while the member is in the group.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::{
 /// The most buckets of all members that one answer reads: a second of work, and 20 MB.
 const MOST_READ: u128 = 200_000;
 
-/// Whether a bucket counts for a member: it was in the group at the beginning of the bucket, or joined in it.
+/// Whether a member was in the group at the beginning of a bucket, or joined in it.
 fn counts(stays: &[Membership], buckets: Buckets, at: Timestamp) -> bool {
     stays.iter().any(|stay| stay.joined_at < at + buckets.step && stay.left_at.is_none_or(|left| at < left))
 }
@@ -48,7 +48,8 @@ pub(crate) async fn show(
     find(&api, &caller, id).await?;
     let (from, to) = range.times();
     let (step, now) = (step.map_or(0, |step| step.0), api.clock.now());
-    // Who left before the range counts nowhere in it. The range is not known before the number of members is.
+    // A member that left before the range counts in no bucket. The final range depends on the number of members, so the
+    // members are read for the longest one.
     let oldest = Buckets::covering(from, to, step, MAX_BUCKETS, now)?.from;
     let mut members: BTreeMap<DestinationId, Vec<Membership>> = BTreeMap::new();
     for stay in api.store.memberships(id, oldest).await? {

@@ -1,45 +1,27 @@
 //! An override of a limit group's limits, and a hold, both with an end.
 
-use axum::{Json, response::IntoResponse};
-use http::HeaderName;
+use axum::response::IntoResponse;
 use weir_api_types as types;
 use weir_core::{LimitGroup, temporary::Temporary};
-use weir_store::GroupChange;
 
-use super::{RESOURCE, etag, find, save, unkeyed, view};
+use super::{EditGroup, change, etag, view};
 use crate::{
     problem::{ApiResult, Changed},
-    readers::{
-        body::Body,
-        if_match::{ROUNDS, crowded},
-        texts::LimitGroupIdText,
-    },
-    resources::{
-        destinations::view::{hold_view, override_view},
-        temporary::{Change, Edit, HoldRequest, LimitsOverrideRequest},
-    },
+    readers::{body::Body, texts::LimitGroupIdText},
+    resources::temporary::{Change, HoldRequest, Holdable, LimitsOverrideRequest},
 };
 
-type EditGroup = Edit<LimitGroupIdText>;
+impl Holdable for LimitGroupIdText {
+    type View = types::LimitGroup;
 
-/// Makes the change, and shows the group beside what held before.
-async fn make<T>(
-    edit: &EditGroup,
-    change: Change,
-    shown: impl FnOnce(types::LimitGroup, Temporary) -> T,
-) -> ApiResult<([(HeaderName, String); 1], Json<T>)> {
-    let Edit { api, id: LimitGroupIdText(id), caller, author, if_match } = edit;
-    for _ in 0..ROUNDS {
-        let current = find(api, caller, *id).await?;
-        if_match.check(&etag(&current))?;
-        let before = current.temporary.at(api.clock.now());
-        let edited = LimitGroup { temporary: change.applied_to(before.clone()), ..(*current).clone() };
-        if let GroupChange::Made(made) = save(api, caller, author, Some(&current), edited, unkeyed).await? {
-            let etag = [(http::header::ETAG, etag(&made))];
-            return Ok((etag, Json(shown(view(&made, api.clock.now()), before))));
-        }
+    async fn change(edit: &EditGroup, made: Change) -> ApiResult<(Temporary, String, types::LimitGroup)> {
+        let now = edit.api.clock.now();
+        let (before, group) = change(edit, |current| {
+            Ok(LimitGroup { temporary: made.applied_to(current.temporary.at(now)), ..current.clone() })
+        })
+        .await?;
+        Ok((before.temporary.at(now), etag(&group), view(&group, now)))
     }
-    Err(crowded(RESOURCE))
 }
 
 /// Override the limits of a limit group for a while
@@ -60,12 +42,7 @@ pub(crate) async fn override_limits(
     edit: EditGroup,
     Body(request): Body<LimitsOverrideRequest>,
 ) -> ApiResult<impl IntoResponse> {
-    let change = request.begin(edit.api.clock.now())?;
-    make(&edit, change, |limit_group, before| types::OverriddenLimitGroup {
-        limit_group,
-        replaced: before.overridden.as_ref().map(override_view),
-    })
-    .await
+    edit.begin(request, |limit_group, replaced| types::OverriddenLimitGroup { limit_group, replaced }).await
 }
 
 /// End the override of a limit group
@@ -81,7 +58,7 @@ pub(crate) async fn override_limits(
     )
 )]
 pub(crate) async fn end_override(edit: EditGroup) -> ApiResult<impl IntoResponse> {
-    make(&edit, Change::Override(None), |group, _| group).await
+    edit.end(Change::Override(None)).await
 }
 
 /// Hold a limit group for a while
@@ -99,12 +76,7 @@ pub(crate) async fn end_override(edit: EditGroup) -> ApiResult<impl IntoResponse
     )
 )]
 pub(crate) async fn hold(edit: EditGroup, Body(request): Body<HoldRequest>) -> ApiResult<impl IntoResponse> {
-    let change = request.begin(edit.api.clock.now())?;
-    make(&edit, change, |limit_group, before| types::HeldLimitGroup {
-        limit_group,
-        replaced: before.hold.as_ref().map(hold_view),
-    })
-    .await
+    edit.begin(request, |limit_group, replaced| types::HeldLimitGroup { limit_group, replaced }).await
 }
 
 /// End the hold of a limit group
@@ -120,5 +92,5 @@ pub(crate) async fn hold(edit: EditGroup, Body(request): Body<HoldRequest>) -> A
     )
 )]
 pub(crate) async fn end_hold(edit: EditGroup) -> ApiResult<impl IntoResponse> {
-    make(&edit, Change::Hold(None), |group, _| group).await
+    edit.end(Change::Hold(None)).await
 }

@@ -43,8 +43,8 @@ pub(super) async fn names(visit: &Visit, tenant: &str, own: Option<&str>) -> Res
     Ok(GroupNames { offered, own })
 }
 
-/// The id of the group that was typed by its name or its id. Of two groups with one name, that of the tenant comes before
-/// the one for all tenants. `None`: there is no such group.
+/// The id of a group that a person has typed as a name or as an id. If two groups have the name, that of the tenant comes
+/// before the one for all tenants. `None`: there is no such group.
 pub(super) async fn id_of(visit: &Visit, tenant: &str, typed: &str) -> Result<Option<String>, Refusal> {
     if typed.starts_with("lgr_") {
         return Ok(Some(typed.to_owned()));

@@ -106,7 +106,7 @@ impl Evidence {
     }
 }
 
-/// How far an instant of the server is outside the time in which it was asked.
+/// By how many seconds the server's clock is ahead of the answer, or (negative) behind the question; 0 between the two.
 fn ahead(server: Timestamp, asked: Timestamp, answered: Timestamp) -> f64 {
     if server > answered { server.since(answered).as_secs_f64() } else { -asked.since(server).as_secs_f64() }
 }

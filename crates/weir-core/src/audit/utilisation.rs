@@ -18,14 +18,14 @@ use crate::{
 /// - At one send per period the regular gap is a period and a slot. A gap is left out only when it is longer than a
 ///   period and ten slot widths.
 pub fn utilisation(sends: &[Timestamp], period: Period, in_force: &InForce) -> Option<f64> {
-    let mut usage = Usage::new(period, in_force);
-    sends.iter().for_each(|send| usage.send(*send));
-    usage.utilisation(|limit| limit.is_some())
+    let mut of_period = Utilisation::new(period, in_force);
+    sends.iter().for_each(|send| of_period.send(*send));
+    of_period.ratio(|limit| limit.is_some())
 }
 
-/// The usage of the limits of one period, send by send.
+/// The utilisation of the limits of one period, send by send.
 #[derive(Debug)]
-pub(super) struct Usage {
+pub(super) struct Utilisation {
     longest_gap: Duration,
     window: Duration,
     intervals: Vec<(LimitInterval, Used)>,
@@ -41,7 +41,7 @@ struct Used {
     allowed: f64,
 }
 
-impl Usage {
+impl Utilisation {
     pub(super) fn new(period: Period, in_force: &InForce) -> Self {
         Self {
             longest_gap: period.window() + period.widest_slot() * 10,
@@ -75,7 +75,7 @@ impl Usage {
     }
 
     /// The utilisation of the limits that `wanted` selects, over the time in which they were in force.
-    pub(super) fn utilisation(&self, wanted: impl Fn(Option<RateLimit>) -> bool) -> Option<f64> {
+    pub(super) fn ratio(&self, wanted: impl Fn(Option<RateLimit>) -> bool) -> Option<f64> {
         let (mut sends, mut allowed) = (0, 0.0);
         for (_, used) in self.intervals.iter().filter(|(interval, _)| wanted(interval.limit)) {
             sends += used.sends;
@@ -161,9 +161,9 @@ mod tests {
             (Timestamp::from_secs(10), limits(20)),
             (Timestamp::from_secs(15), limits(10)),
         ];
-        let mut usage = Usage::new(Period::SECOND, &InForce::new(&changes, Period::SECOND));
-        paced(0, 200, 101).into_iter().for_each(|send| usage.send(send));
-        let of = |limit: u32| usage.utilisation(|wanted| wanted.is_some_and(|wanted| wanted.limit.get() == limit));
+        let mut of_period = Utilisation::new(Period::SECOND, &InForce::new(&changes, Period::SECOND));
+        paced(0, 200, 101).into_iter().for_each(|send| of_period.send(send));
+        let of = |limit: u32| of_period.ratio(|wanted| wanted.is_some_and(|wanted| wanted.limit.get() == limit));
         close(of(10), 76.0 / 150.0);
         close(of(20), 25.0 / 100.0);
         assert_eq!(of(30), None);
