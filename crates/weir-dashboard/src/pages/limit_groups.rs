@@ -26,7 +26,7 @@ use crate::{
     names::label,
     path_id::PathId,
     refusal::Refusal,
-    units::Units as _,
+    units::{Seconds, Units as _},
     views::{Drain, LimitText as _, OverrideText as _, reason_in_words},
     visit::{Answered, Visit},
 };
@@ -126,6 +126,11 @@ extend! {
 
 extend! {
     trait ReservationText for Reservation {
+        /// How long the call may begin.
+        fn width(&self) -> Seconds {
+            Seconds(self.ends_at.since(self.starts_at).as_secs_f64())
+        }
+
         fn state_in_words(&self) -> &str {
             match self.state.as_str() {
                 "coming" => "coming",

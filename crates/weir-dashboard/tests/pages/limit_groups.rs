@@ -31,7 +31,10 @@ fn api(role: &str) -> FakeApi {
     row["data"] = members;
     row["reservations"] = json!({"last_minute": 30, "per_s": 0.5});
     api.on("GET", "/v1/limit-groups/lgr_1/overview", 200, row);
-    let given = |state: &str| json!({"state": state, "cost": 7});
+    let given = |state: &str| {
+        let (starts_at, ends_at) = ("2026-11-27T12:00:01.200Z", "2026-11-27T12:00:01.450Z");
+        json!({"state": state, "cost": 7, "starts_at": starts_at, "ends_at": ends_at})
+    };
     let reserved = json!({"data": [given("coming"), given("over"), given("given_back")], "next_cursor": null});
     api.on("GET", RESERVATIONS, 200, reserved);
     api
@@ -63,7 +66,7 @@ async fn the_page_of_a_group_shows_its_reservations_or_how_to_make_one() {
     let api = api("read");
     let browser = api.dashboard();
     let page = browser.get("/limit-groups/lgr_1").await;
-    for part in ["30 in the last minute", "coming", "over", "given back"] {
+    for part in ["30 in the last minute", ">2026-11-27 12:00:01</time>", ">250 ms<", "coming", "over", "given back"] {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
     assert!(!page.text.contains("curl -X POST"), "{}", page.text);
