@@ -153,7 +153,9 @@ pub(crate) fn reason_in_words(reason: &str) -> &str {
         "adaptive" => "It sends at its adaptive pace",
         "refused_within_limit" => "The receiver refuses sends that keep the limit",
         "slow" => "The receiver answers slowly, so max_in_flight is reached before the limit",
-        "held" => "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it or its limit group",
+        "held" => {
+            "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it or its limit group"
+        }
         "breaker" => "The breaker is open: the receiver fails",
         "paused" => "It is paused",
         "ordered" => "Deliveries wait for an earlier one of the same key",
@@ -385,7 +387,8 @@ mod tests {
         let paused = waits("pause", Some("olga"), None);
         assert_eq!(paused.short(), "paused by olga");
         assert_eq!(paused.text(), "The destination is paused by olga. It is sent once somebody resumes it.");
-        let of_key = WaitsFor { detail: Some("the limit key cus_9 is paused".to_owned()), ..waits("pause", None, None) };
+        let of_key =
+            WaitsFor { detail: Some("the limit key cus_9 is paused".to_owned()), ..waits("pause", None, None) };
         assert_eq!(of_key.text(), "The limit key cus_9 is paused. It is sent once somebody resumes it.");
         let of_group = WaitsFor { detail: Some(HELD_BY_GROUP.to_owned()), ..waits("hold", None, None) };
         assert_eq!(of_group.text(), "The limit group of the destination is held.");

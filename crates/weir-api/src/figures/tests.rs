@@ -213,7 +213,9 @@ fn the_sends_of_a_long_window_are_averaged_over_a_minute() {
         RateLimits::new(vec![limit]).unwrap()
     };
     assert!(is_slow(&limits(100, Period::MINUTE, Shape::Window)), "all of it may be sent in the first second");
-    assert!(!is_slow(&limits(100, Period::MINUTE, Shape::Even)) && !is_slow(&limits(100, Period::SECOND, Shape::Window)));
+    assert!(
+        !is_slow(&limits(100, Period::MINUTE, Shape::Even)) && !is_slow(&limits(100, Period::SECOND, Shape::Window))
+    );
     assert!(is_slow(&limits(30, Period::MINUTE, Shape::Even)));
 }
 

@@ -249,7 +249,8 @@ async fn a_limit_is_advised_with_what_raising_it_would_do() {
 #[tokio::test]
 async fn a_limit_in_costs_is_advised_in_costs() {
     let server = Server::start().await;
-    let id = server.destination(json!({"url": URL, "rate_limits": [{"limit": 60, "period": "minute", "unit": "cost"}]}));
+    let id =
+        server.destination(json!({"url": URL, "rate_limits": [{"limit": 60, "period": "minute", "unit": "cost"}]}));
     let id = id.await;
     server.batch(100, &json!({"cost": 5})).await;
     let overview = server.get(&format!("/v1/destinations/{id}/overview")).await.expect(StatusCode::OK);

@@ -201,7 +201,11 @@ async fn a_delivery_shows_its_cost_its_limit_key_and_that_the_key_is_paused() {
     ]);
     page.has_not(&[XSS]);
     api.on("GET", "/v1/deliveries", 200, json!({"data": [body.clone()], "next_cursor": null}));
-    api.dashboard().get("/deliveries").await.has(&["limit key <span class=\"mono\">&#34;&#39;", ">limit key paused<"]).has_not(&[XSS]);
+    api.dashboard()
+        .get("/deliveries")
+        .await
+        .has(&["limit key <span class=\"mono\">&#34;&#39;", ">limit key paused<"])
+        .has_not(&[XSS]);
     body["limit_key"] = json!("");
     api.on("GET", "/v1/deliveries/dlv_1", 200, body);
     api.dashboard().get("/deliveries/dlv_1").await.has(&["it shares the limits of those without one"]);

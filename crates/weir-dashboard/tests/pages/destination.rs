@@ -215,7 +215,11 @@ async fn an_open_breaker_a_hold_and_a_pause_have_banners() {
     state["as_of"] = json!("2025-11-21T07:30:00.000Z");
     state["waits_for"] = json!({"reason": "pause", "by": "olga", "since": "2025-11-21T07:00:00.000Z"});
     paused.on("GET", "/v1/destinations/dst_1/overview", 200, state);
-    paused.dashboard().get(PAGE).await.has(&["Paused by olga. Since <time", ">2025-11-21 07:00:00</time> its deliveries wait."]);
+    paused
+        .dashboard()
+        .get(PAGE)
+        .await
+        .has(&["Paused by olga. Since <time", ">2025-11-21 07:00:00</time> its deliveries wait."]);
     paused.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
     let resumed = paused.dashboard().post(&format!("{PAGE}/pause"), &format!("paused=false&next={PAGE}")).await;
     assert_eq!((resumed.location(), resumed.flash().as_str()), (PAGE, "done.Sending again."));

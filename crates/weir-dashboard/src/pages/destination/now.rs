@@ -23,7 +23,8 @@ use crate::{
     refusal::Refusal,
     units::{Ago, At, Seconds, Units as _},
     views::{
-        BindingLimitText as _, BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, OverrideText as _, RowText as _, WaitsForText as _,
+        BindingLimitText as _, BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain,
+        OverrideText as _, RowText as _, WaitsForText as _,
     },
     visit::{Answered, Visit},
 };

@@ -3,7 +3,8 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use weir_api_types::{
-    Destination, FieldError, HeldDestination, HeldLimitGroup, LimitGroup, OverriddenDestination, OverriddenLimitGroup, Override,
+    Destination, FieldError, HeldDestination, HeldLimitGroup, LimitGroup, OverriddenDestination, OverriddenLimitGroup,
+    Override,
 };
 
 use crate::{

@@ -272,7 +272,13 @@ fn reservations() -> Table<5> {
 
 fn reservation(one: Reservation) -> [Cell; 5] {
     let within = format!("{} ms", one.ends_at.since(one.starts_at).as_millis());
-    [one.id.into(), one.starts_at.to_string().into(), within.into(), one.cost.to_string().into(), one.state.replace('_', " ").into()]
+    [
+        one.id.into(),
+        one.starts_at.to_string().into(),
+        within.into(),
+        one.cost.to_string().into(),
+        one.state.replace('_', " ").into(),
+    ]
 }
 
 fn percent(share: Option<f64>) -> String {
