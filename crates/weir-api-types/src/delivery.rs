@@ -115,10 +115,17 @@ pub struct Attempt {
     pub tls_ms: Option<u32>,
 }
 
+/// The `detail` of a `hold` that is one of the limit group.
+pub const HELD_BY_GROUP: &str = "its limit group is held";
+
+/// How the `detail` of a `pause` of a limit key begins.
+pub const PAUSED_KEY: &str = "the limit key ";
+
 /// Why a delivery, or everything of a destination, is not sent yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WaitsFor {
-    /// `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait, or people hold it; a release ends it.
+    /// `pause`: until somebody resumes the destination, or the limit key of the delivery. `hold`: the receiver asked Weir to
+    /// wait, or people hold the destination or its limit group; a release of the destination ends the first of these.
     /// `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
     /// `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
     /// deliveries `ahead` of it, at the rate that the limits and the receiver allow.
@@ -133,6 +140,10 @@ pub struct WaitsFor {
     /// Who paused the destination; null if it is not known.
     #[schema(example = "olga")]
     pub by: Option<String>,
+    /// Since when the destination is paused; null if it is not known.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub since: Option<Timestamp>,
     /// Only of `turn`: how many deliveries are sent before it. Null if a list has not counted them.
     pub ahead: Option<ListCount>,
 }

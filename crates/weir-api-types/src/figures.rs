@@ -368,6 +368,10 @@ pub struct BindingLimit {
     pub limit: u32,
     #[schema(schema_with = references::period)]
     pub period: String,
+    /// `cost`: the limit counts costs. Absent: it counts requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = references::unit)]
+    pub unit: Option<String>,
 }
 
 /// `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its

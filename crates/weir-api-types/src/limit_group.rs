@@ -126,6 +126,8 @@ pub struct LimitGroupMember {
     /// The part of the group's rate that it uses, 0 to 1; null if unlimited.
     pub utilisation: Option<f64>,
     pub drain_eta_s: Option<f64>,
+    /// Whether its backlog gets empty at the rate of arrivals; null if unknown.
+    pub drains: Option<bool>,
     /// Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds.
     #[schema(
         pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|group|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",

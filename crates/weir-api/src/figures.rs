@@ -167,6 +167,11 @@ impl Measured {
         self.share.is_some_and(|share| share.binds && self.achieved_per_s >= FULL_USE * share.per_s)
     }
 
+    /// Whether the limit group, and so each member, is held.
+    pub(crate) fn is_held_by_group(&self, now: Timestamp) -> bool {
+        self.share.is_some_and(|share| share.is_held(now))
+    }
+
     fn is_at_limit(&self, settings: &Settings) -> bool {
         self.utilisation(settings).is_some_and(|utilisation| utilisation >= FULL_USE)
     }
@@ -181,7 +186,7 @@ impl Measured {
         self.allowed_per_s(settings).map(|rate| (self.achieved_per_s / rate).min(1.0))
     }
 
-    fn usual_cost(&self) -> f64 {
+    pub(crate) fn usual_cost(&self) -> f64 {
         f64::from(self.usual_cost.max(COST_OF_ONE)) / f64::from(COST_OF_ONE)
     }
 
@@ -231,7 +236,8 @@ impl Measured {
         };
         self.rings.iter().for_each(|ring| limiter.recall(ring.clone()));
         limiter.expect_cost(self.usual_cost);
-        limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
+        let held_until = destination.held_until.max(self.share.and_then(|share| share.held_until));
+        limiter.hold(held_until.unwrap_or(Timestamp::MIN));
         Forecast::new(&limiter, answers, now)
             .paced(Bound::Adaptive, self.pace.as_ref().map(|pace| pace.per_s))
             .paced(Bound::Group, self.share.map(|share| share.per_s))
@@ -276,6 +282,7 @@ impl Figures {
             configured_per_s,
             effective_per_s: match forecast.per_second() {
                 _ if destination.is_stopped() || destination.is(Condition::Held, now) => Some(0.0),
+                _ if measured.is_held_by_group(now) => Some(0.0),
                 // After the breaker has closed, a growing share is allowed.
                 rate => rate.map(|rate| rate * destination.breaker.share(now)),
             },
@@ -307,7 +314,7 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if destination.is(Condition::Paused, now) => Some(Reason::Paused),
         () if destination.is(Condition::Breaker, now) => Some(Reason::Breaker),
         () if measured.refusals.is_some() => Some(Reason::RefusedWithinLimit),
-        () if destination.is(Condition::Held, now) => Some(Reason::Held),
+        () if destination.is(Condition::Held, now) || measured.is_held_by_group(now) => Some(Reason::Held),
         () if fault.is_some() => fault,
         () if measured.is_at_limit(settings) || measured.has_spent_a_window(now) => Some(Reason::Limit),
         () if measured.is_at_share() => Some(Reason::Group),
@@ -357,9 +364,11 @@ pub(crate) fn millis(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Whether sends are averaged over a minute: in a few seconds there may be none, although the limit is used.
+/// Whether sends are averaged over a minute: in a few seconds there may be none, although the limit is used. A limit of the
+/// window shape may be used up at the begin of its window.
 pub(crate) fn is_slow(limits: &RateLimits) -> bool {
-    limits.per_second().is_some_and(|rate| rate < 1.0)
+    let is_longer = |limit: &RateLimit| limit.period.window() > SHORTEST;
+    limits.per_second().is_some_and(|rate| rate < 1.0) || limits.of_shape(Shape::Window).any(is_longer)
 }
 
 #[cfg(test)]

@@ -95,11 +95,19 @@ fn draw_values(out: &mut String, values: &Values, width: f64, (top, bottom): (f6
     Ok(())
 }
 
+/// The width of an entry of a legend, with the gap behind it.
+fn width_of(key: &Key) -> f64 {
+    SAMPLE + CHAR * key.name.chars().count() as f64 + GAP
+}
+
+/// Where a legend begins that ends at `right`.
+fn legend_begin(legend: &[Key], right: f64) -> f64 {
+    right + GAP - legend.iter().map(width_of).sum::<f64>()
+}
+
 /// The legend ends at `right`.
 fn draw_legend(out: &mut String, legend: &[Key], right: f64, baseline: f64) -> fmt::Result {
-    // The first entry begins so far to the left that the last one ends at `right`.
-    let width = |key: &Key| SAMPLE + CHAR * key.name.chars().count() as f64 + GAP;
-    let mut x = right + GAP - legend.iter().map(width).sum::<f64>();
+    let mut x = legend_begin(legend, right);
     for key in legend {
         let (class, middle) = (key.color.class(), baseline - 5.0);
         // The sample of an entry is a line for lines, and a rectangle for areas.
@@ -111,7 +119,7 @@ fn draw_legend(out: &mut String, legend: &[Key], right: f64, baseline: f64) -> f
             }
         }?;
         writeln!(out, r#"<text x="{}" y="{baseline}">{}</text>"#, x + SAMPLE, escaped(&key.name))?;
-        x += width(key);
+        x += width_of(key);
     }
     Ok(())
 }
@@ -124,6 +132,11 @@ fn draw_panel(out: &mut String, panel: &Panel, width: f64) -> fmt::Result {
         let (title, note) = (cut(&panel.title, TITLE_CHARS), cut(&panel.note, NOTE_CHARS));
         writeln!(out, r#"<text class="title" x="{MARGIN}" y="18">{title}</text>"#)?;
         writeln!(out, r#"<text class="end" x="{right}" y="18">{note}</text>"#)?;
+        // A narrow page shows the right part of a chart first. There the title stands before the legend instead.
+        if note.is_empty() && !title.is_empty() {
+            let end = legend_begin(&panel.legend, right) - GAP;
+            writeln!(out, r#"<text class="title narrow" aria-hidden="true" x="{end}" y="18">{title}</text>"#)?;
+        }
         draw_legend(out, &panel.legend, right, 18.0)?;
     }
     let top = if is_titled { TITLED } else { UNTITLED };

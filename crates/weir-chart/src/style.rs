@@ -59,7 +59,8 @@ pub const STYLE: &str = "\
 .weir-chart .bar{fill-opacity:.65;stroke:none}.weir-chart .band{fill-opacity:.2;stroke:none}\
 .weir-chart .value{fill:#656d76;fill-opacity:0}.weir-chart .value:hover{fill-opacity:.15}\
 .weir-chart.spark .line,.weir-chart.spark .area{vector-effect:non-scaling-stroke}.weir-chart .place{fill:transparent}\
-.weir-chart .place:hover{fill:#8884}.weir-chart .label{stroke:none}.weir-chart .middle{text-anchor:middle}.weir-chart .end{text-anchor:end}";
+.weir-chart .place:hover{fill:#8884}.weir-chart .label{stroke:none}.weir-chart .middle{text-anchor:middle}.weir-chart .end,.weir-chart .narrow{text-anchor:end}\
+.weir-chart .narrow{display:none}";
 
 #[cfg(test)]
 mod tests {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use weir_api_types::{
-    Binding, BriefDestination, Destination, DestinationOverview, ListCount, OtherBinding, Override, OverviewRow,
-    RateLimit, WaitsFor,
+    Binding, BindingLimit, BriefDestination, Destination, DestinationOverview, HELD_BY_GROUP, ListCount, OtherBinding,
+    Override, OverviewRow, PAUSED_KEY, RateLimit, WaitsFor,
 };
 use weir_core::{Period, stall::Fault};
 
@@ -30,13 +30,24 @@ extend! {
     }
 }
 
-pub(crate) fn unit(period: &str) -> &str {
-    match period {
+/// A period, after a slash: `s`, `min`, `10s`, `15min`.
+pub(crate) fn unit(period: &str) -> String {
+    let short = match period {
         "second" => "s",
         "minute" => "min",
         "hour" => "h",
         "day" => "d",
-        other => other,
+        other => return Period::parse(other).map_or_else(|| other.to_owned(), window),
+    };
+    short.to_owned()
+}
+
+/// A window without a name, in the largest unit that it is a whole number of.
+fn window(period: Period) -> String {
+    match period.window().as_secs() {
+        seconds if seconds.is_multiple_of(3_600) => format!("{}h", seconds / 3_600),
+        seconds if seconds.is_multiple_of(60) => format!("{}min", seconds / 60),
+        seconds => format!("{seconds}s"),
     }
 }
 
@@ -57,7 +68,7 @@ extend! {
     pub(crate) trait BindingText for Binding {
         fn short(&self) -> String {
             match self {
-                Self::Limit(limit) => format!("{}/{}", limit.limit.count(), unit(&limit.period)),
+                Self::Limit(limit) => limit.with_value(limit.limit),
                 Self::Other(OtherBinding::MinInterval) => "its minimum interval".to_owned(),
                 Self::Other(OtherBinding::MaxInFlight) => "max_in_flight".to_owned(),
                 Self::Other(OtherBinding::Group) => "its share of its limit group".to_owned(),
@@ -71,6 +82,16 @@ extend! {
 
         fn is_min_interval(&self) -> bool {
             matches!(self, Self::Other(OtherBinding::MinInterval))
+        }
+    }
+}
+
+extend! {
+    pub(crate) trait BindingLimitText for BindingLimit {
+        /// The limit with this number in place of its own: `10/s`, `1,000 points/min`.
+        fn with_value(&self, value: u32) -> String {
+            let points = if self.unit.is_some() { " points" } else { "" };
+            format!("{}{points}/{}", value.count(), unit(&self.period))
         }
     }
 }
@@ -132,7 +153,9 @@ pub(crate) fn reason_in_words(reason: &str) -> &str {
         "adaptive" => "It sends at its adaptive pace",
         "refused_within_limit" => "The receiver refuses sends that keep the limit",
         "slow" => "The receiver answers slowly, so max_in_flight is reached before the limit",
-        "held" => "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it for a while",
+        "held" => {
+            "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it or its limit group"
+        }
         "breaker" => "The breaker is open: the receiver fails",
         "paused" => "It is paused",
         "ordered" => "Deliveries wait for an earlier one of the same key",
@@ -193,6 +216,11 @@ extend! {
             }
         }
 
+        /// The colour of a backlog that is not sent.
+        fn stopped_tone(&self) -> &'static str {
+            if self.severity() == "bad" { "bad" } else { "warn" }
+        }
+
         /// Arrivals and sends, in one unit.
         fn rates(&self) -> [String; 2] {
             in_one_unit([self.arrivals_per_s, self.achieved_per_s])
@@ -225,6 +253,7 @@ extend! {
         fn sentence(&self) -> String {
             let until = self.until.map(|until| format!(" until {} UTC", until.time().plain())).unwrap_or_default();
             match &*self.reason {
+                "hold" if self.is_of_group() => format!("It waits for the end of the hold of its limit group{until}."),
                 "hold" => {
                     format!("It waits for the end of the hold{until}; “Release” on the page of the destination ends it.")
                 }
@@ -243,6 +272,7 @@ extend! {
         fn text(&self) -> String {
             let because = self.detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
             match &*self.reason {
+                "hold" if self.is_of_group() => "The limit group of the destination is held.".to_owned(),
                 "hold" => format!("The destination is held{because}."),
                 "breaker" => format!("The breaker is open{because}."),
                 "order" => "An earlier delivery with the same ordering key has not ended.".to_owned(),
@@ -259,6 +289,7 @@ extend! {
         /// Why a delivery waits, in a table.
         fn short(&self) -> String {
             match &*self.reason {
+                "pause" if self.is_of_key() => "limit key paused".to_owned(),
                 "pause" => match &self.by {
                     Some(by) => format!("paused by {by}"),
                     None => "paused".to_owned(),
@@ -275,9 +306,20 @@ extend! {
             }
         }
 
-        /// That the destination is paused, by whom or why.
+        /// Whether its limit group is held, and not the destination itself.
+        fn is_of_group(&self) -> bool {
+            self.detail.as_deref() == Some(HELD_BY_GROUP)
+        }
+
+        /// Whether the limit key is paused, and not the destination itself.
+        fn is_of_key(&self) -> bool {
+            self.detail.as_deref().is_some_and(|detail| detail.starts_with(PAUSED_KEY))
+        }
+
+        /// That the destination is paused, by whom or why, or that the limit key is.
         fn paused(&self) -> String {
             match (&self.by, &self.detail) {
+                (None, Some(detail)) if self.is_of_key() => detail.clone(),
                 (Some(by), _) => format!("the destination is paused by {by}"),
                 (None, Some(detail)) => format!("the destination is paused, because {detail}"),
                 (None, None) => "the destination is paused".to_owned(),
@@ -326,6 +368,10 @@ mod tests {
         assert_eq!(window.short(), "300/min window");
         let shown = [limit(10, "second", 1, 0), limit(1_200, "minute", 1, 50), limit(5, "day", 3, 0)];
         assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min + 50 ms", "5/d burst 3"]);
+        let shown = [limit(30, "10s", 1, 0), limit(190, "900s", 1, 0), limit(5, "7200s", 1, 0)];
+        assert_eq!(shown.map(|limit| limit.short()), ["30/10s", "190/15min", "5/2h"]);
+        let points = BindingLimit { limit: 100, period: "minute".to_owned(), unit: Some("cost".to_owned()) };
+        assert_eq!(Binding::Limit(points).short(), "100 points/min");
     }
 
     #[test]
@@ -335,11 +381,17 @@ mod tests {
             until: None,
             detail: None,
             by: by.map(str::to_owned),
+            since: None,
             ahead: ahead.map(|(value, capped)| ListCount { value, capped }),
         };
         let paused = waits("pause", Some("olga"), None);
         assert_eq!(paused.short(), "paused by olga");
         assert_eq!(paused.text(), "The destination is paused by olga. It is sent once somebody resumes it.");
+        let of_key =
+            WaitsFor { detail: Some("the limit key cus_9 is paused".to_owned()), ..waits("pause", None, None) };
+        assert_eq!(of_key.text(), "The limit key cus_9 is paused. It is sent once somebody resumes it.");
+        let of_group = WaitsFor { detail: Some(HELD_BY_GROUP.to_owned()), ..waits("hold", None, None) };
+        assert_eq!(of_group.text(), "The limit group of the destination is held.");
         let turn = |value, capped| waits("turn", None, Some((value, capped)));
         let shown = [turn(0, false), turn(1, false), turn(1_240, false), turn(10_000, true)];
         assert_eq!(shown.each_ref().map(WaitsForText::short), ["next", "1 ahead", "1,240 ahead", "10,000+ ahead"]);

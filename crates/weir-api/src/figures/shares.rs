@@ -11,6 +11,14 @@ pub(crate) struct Share {
     pub(crate) per_s: f64,
     /// It could send more without the group.
     pub(crate) binds: bool,
+    /// Until when people hold the group.
+    pub(crate) held_until: Option<Timestamp>,
+}
+
+impl Share {
+    pub(crate) fn is_held(&self, now: Timestamp) -> bool {
+        self.held_until.is_some_and(|until| until > now)
+    }
 }
 
 /// What a member, or a limit key, wants of the rate.
@@ -39,8 +47,10 @@ pub(crate) fn divide(rate: f64, wishes: &[Wish]) -> Vec<f64> {
 
 /// Notes the share of each member of a group. All members must be there.
 pub(crate) fn share(group: &LimitGroup, members: &mut [(&Destination, &mut Measured)], now: Timestamp) {
-    let held = group.temporary.hold_at(now).map(|_| 0.0);
-    let Some(rate) = held.or_else(|| group.at(now).rate_limits.per_second()) else { return };
+    let held_until = group.temporary.hold_at(now).map(|hold| hold.until);
+    // While it is held, the rate is that after the hold.
+    let without_limit = held_until.map(|_| 0.0);
+    let Some(rate) = group.at(now).rate_limits.per_second().or(without_limit) else { return };
     let wish = |(destination, measured): &(&Destination, &mut Measured)| {
         let settings = &destination.settings;
         let rests = destination.is_stopped() || destination.is(Condition::Held, now);
@@ -60,7 +70,7 @@ pub(crate) fn share(group: &LimitGroup, members: &mut [(&Destination, &mut Measu
         // Whoever rests, or has no backlog, would get at least what is left.
         let idle = destination.is_stopped() || measured.counts.waiting() == 0;
         let left = if idle { (rate - used).max(0.0) } else { 0.0 };
-        measured.share = Some(Share { per_s: part + left, binds: part < wish.per_s });
+        measured.share = Some(Share { per_s: part + left, binds: part < wish.per_s, held_until });
     }
 }
 

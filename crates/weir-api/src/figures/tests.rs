@@ -207,6 +207,19 @@ fn the_backlog_the_row_and_the_preview_agree_in_every_condition() {
 }
 
 #[test]
+fn the_sends_of_a_long_window_are_averaged_over_a_minute() {
+    let limits = |limit, period, shape| {
+        let limit = RateLimit::new(limit, period).unwrap().with_shape(shape).unwrap();
+        RateLimits::new(vec![limit]).unwrap()
+    };
+    assert!(is_slow(&limits(100, Period::MINUTE, Shape::Window)), "all of it may be sent in the first second");
+    assert!(
+        !is_slow(&limits(100, Period::MINUTE, Shape::Even)) && !is_slow(&limits(100, Period::SECOND, Shape::Window))
+    );
+    assert!(is_slow(&limits(30, Period::MINUTE, Shape::Even)));
+}
+
+#[test]
 fn a_rate_below_one_keeps_its_digits() {
     let rates = [0.0, 1.0 / 60.0, 1.0 / 86_400.0, 0.5, -0.25, 9.900_990_1, 299.4];
     assert_eq!(rates.map(millis), [0.0, 0.016_67, 0.000_011_57, 0.5, -0.25, 9.901, 299.4]);

@@ -42,6 +42,7 @@ impl Row {
         match standing {
             Standing::Waiting => self.figures.counts.waiting() > 0,
             Standing::NeverDrains => self.figures.counts.waiting() > 0 && self.figures.drains == Some(false),
+            Standing::In(Condition::Held) if self.figures.share.is_some_and(|share| share.is_held(now)) => true,
             Standing::In(condition) => self.destination.is(condition, now),
         }
     }

@@ -38,7 +38,8 @@ pub(crate) fn advice(
         }
         Reason::Limit => match figures.binding? {
             Bound::Limit(limit) => {
-                let wanted_per_s = wanted(measured, figures, limit.per_second());
+                let taken = if limit.is_in_costs() { measured.usual_cost() } else { 1.0 };
+                let wanted_per_s = wanted(measured, figures, limit.per_second() / taken) * taken;
                 let value = above(limit.limit.get(), wanted_per_s * limit.period.window().as_secs_f64(), MAX_LIMIT)?;
                 let raised = forecast(&raised(limits, limit, value)?);
                 Some(view(measured, "limit", value, Some(limit.period), &raised))
@@ -70,7 +71,7 @@ fn above(present: u32, wanted: f64, most: u32) -> Option<u32> {
 /// The limits with another value of one of them.
 fn raised(limits: &RateLimits, limit: RateLimit, value: u32) -> Option<RateLimits> {
     let raised = RateLimit::with_burst(value, limit.period, limit.burst.get())?.with_margin(limit.margin_ms())?;
-    let raised = raised.with_shape(limit.shape())?;
+    let raised = if limit.is_in_costs() { raised.in_costs()? } else { raised.with_shape(limit.shape())? };
     let of_periods = limits.as_slice().iter().map(|one| if one.period == limit.period { raised } else { *one });
     let raised = RateLimits::new(of_periods.collect()).ok()?;
     Some(raised.with_min_interval(limits.min_interval()))

@@ -150,5 +150,5 @@ pub(crate) fn binding(bound: Bound) -> types::Binding {
 }
 
 pub(crate) fn binding_limit(limit: RateLimit) -> types::BindingLimit {
-    types::BindingLimit { limit: limit.limit.get(), period: limit.period.to_string() }
+    types::BindingLimit { limit: limit.limit.get(), period: limit.period.to_string(), unit: limit.unusual_unit() }
 }

@@ -79,12 +79,61 @@ async fn a_delivery_says_who_has_paused_its_destination() {
     server.root("POST", "/v1/events", json!({"type": "t", "data": 1})).await;
     let path = format!("/v1/destinations/{id}");
     assert!(server.ask(olga, "PATCH", &path, Some(&json!({"paused": true}))).await.status.is_success());
-    let expected = json!({"reason": "pause", "until": null, "detail": null, "by": "olga", "ahead": null});
+    let since = server.clock.now();
+    let expected =
+        json!({"reason": "pause", "until": null, "detail": null, "by": "olga", "since": since, "ahead": null});
     let listed = server.root("GET", "/v1/deliveries", json!({})).await;
     let delivery = &listed["data"][0];
     assert_eq!((&delivery["waits_for"], &delivery["expected_at"]), (&expected, &Value::Null));
     let overview = server.root("GET", &format!("{path}/overview"), json!({})).await;
     assert_eq!(overview["waits_for"], expected);
+}
+
+#[tokio::test]
+async fn a_delivery_of_a_member_waits_for_the_end_of_the_hold_of_its_group() {
+    let server = Server::start().await;
+    let limits = json!([{"limit": 10, "period": "second"}]);
+    let group = json!({"name": "partner", "rate_limits": limits});
+    let group = server.post("/v1/limit-groups", group).await.expect(StatusCode::CREATED);
+    let id = server.destination(json!({"url": URL, "rate_limits": limits, "limit_group": group["id"]})).await;
+    server.batch(5, &json!({})).await;
+    let hold = format!("/v1/limit-groups/{}/hold", group["id"].as_str().unwrap());
+    server.post(&hold, json!({"for_s": 600, "reason": "their maintenance"})).await.expect(StatusCode::OK);
+    let until = server.clock.now() + Duration::from_secs(600);
+    for delivery in server.waiting(&format!("destination={id}")).await {
+        let waits_for = &delivery["waits_for"];
+        assert_eq!((&waits_for["reason"], &waits_for["until"]), (&json!("hold"), &json!(until)), "{delivery}");
+        assert_eq!(waits_for["detail"], "its limit group is held");
+        assert!(at(&delivery["expected_at"]) >= until, "{delivery}");
+    }
+    let overview = server.get(&format!("/v1/destinations/{id}/overview")).await.expect(StatusCode::OK);
+    assert_eq!((&overview["reason"], &overview["effective_per_s"]), (&json!("held"), &json!(0.0)), "{overview}");
+    assert_eq!(overview["waits_for"]["until"], json!(until));
+    assert!(overview["drain_eta_s"].as_f64().unwrap() >= 600.0, "{overview}");
+    let held = server.get("/v1/overview?state=held").await.expect(StatusCode::OK);
+    assert_eq!((held["data"].as_array().unwrap().len(), &held["totals"]["held"]), (1, &json!(1)), "{held}");
+}
+
+#[tokio::test]
+async fn a_delivery_of_a_paused_limit_key_waits_until_the_key_is_resumed() {
+    let server = Server::start().await;
+    let keys = json!({"key": "/customer", "rate_limits": [], "overrides": {"cus_9": {"paused": true}}});
+    let limits = json!([{"limit": 1, "period": "second"}]);
+    let id = server.destination(json!({"url": URL, "rate_limits": limits, "key_limits": keys})).await;
+    server.batch(2, &json!({"limit_key": "cus_9"})).await;
+    server.batch(2, &json!({"limit_key": "cus_1"})).await;
+    let listed = server.waiting(&format!("destination={id}")).await;
+    for delivery in &listed[..2] {
+        let waits_for = &delivery["waits_for"];
+        assert_eq!((&waits_for["reason"], &delivery["expected_at"]), (&json!("pause"), &Value::Null), "{delivery}");
+        assert_eq!(waits_for["detail"], "the limit key cus_9 is paused");
+    }
+    // Keys take turns: how many go before it, nobody has counted.
+    for delivery in &listed[2..] {
+        let waits_for = &delivery["waits_for"];
+        assert_eq!((&waits_for["reason"], &waits_for["ahead"]), (&json!("turn"), &Value::Null), "{delivery}");
+        assert_eq!(delivery["expected_at"], Value::Null, "{delivery}");
+    }
 }
 
 #[tokio::test]
@@ -195,6 +244,22 @@ async fn a_limit_is_advised_with_what_raising_it_would_do() {
     assert_eq!(advice["effective_per_s"], 1.997);
     let (now, then) = (overview["drain_eta_s"].as_f64().unwrap(), advice["drain_eta_s"].as_f64().unwrap());
     assert!(then < now * 0.6, "{now} s, {then} s");
+}
+
+#[tokio::test]
+async fn a_limit_in_costs_is_advised_in_costs() {
+    let server = Server::start().await;
+    let id =
+        server.destination(json!({"url": URL, "rate_limits": [{"limit": 60, "period": "minute", "unit": "cost"}]}));
+    let id = id.await;
+    server.batch(100, &json!({"cost": 5})).await;
+    let overview = server.get(&format!("/v1/destinations/{id}/overview")).await.expect(StatusCode::OK);
+    let binding = |limit: u32| json!({"limit": limit, "period": "minute", "unit": "cost"});
+    assert_eq!(overview["binding"], binding(60), "{overview}");
+    let advice = &overview["advice"];
+    assert_eq!((&advice["value"], &advice["binding"]), (&json!(120), &binding(120)), "{overview}");
+    // 120 points in a minute are 24 sends of 5.
+    assert!((0.39..0.401).contains(&advice["effective_per_s"].as_f64().unwrap()), "{advice}");
 }
 
 #[tokio::test]

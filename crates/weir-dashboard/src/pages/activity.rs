@@ -102,7 +102,7 @@ extend! {
         /// `destination.edited` in words.
         fn what(&self) -> String {
             let (noun, verb) = self.action.split_once('.').unwrap_or(("", &self.action));
-            format!("{} {}", noun, verb.replace('_', " ")).trim().to_owned()
+            format!("{noun} {verb}").replace('_', " ").trim().to_owned()
         }
 
         /// The page of what was changed, and its name.
@@ -285,6 +285,8 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(entry.what(), "destination secret rotated");
+        let entry = Activity { action: "limit_group.overridden".to_owned(), ..entry };
+        assert_eq!(entry.what(), "limit group overridden");
         assert_eq!(entry.subject(), Some((Some("/destinations/dst_1".to_owned()), "Acme".to_owned())));
     }
 

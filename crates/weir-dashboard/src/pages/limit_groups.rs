@@ -26,7 +26,7 @@ use crate::{
     names::label,
     path_id::PathId,
     refusal::Refusal,
-    units::Units as _,
+    units::{Seconds, Units as _},
     views::{Drain, LimitText as _, OverrideText as _, reason_in_words},
     visit::{Answered, Visit},
 };
@@ -42,6 +42,8 @@ const COLOURS: [&str; 8] = ["share-0", "share-1", "share-2", "share-3", "share-4
 /// The form of a group, with what was typed.
 struct Editor {
     name: String,
+    /// Of a new group; empty: the default one.
+    tenant: String,
     for_all: bool,
     typed: Typed,
     etag: String,
@@ -53,6 +55,7 @@ impl Editor {
         let limits = group.map_or(&[][..], |group| &group.rate_limits);
         Self {
             name: group.map(|group| group.name.clone()).unwrap_or_default(),
+            tenant: String::new(),
             for_all: group.is_some_and(|group| group.tenant.is_none()),
             typed: Typed::of_limits(limits, None, group.and_then(|group| group.max_in_flight)),
             etag,
@@ -63,6 +66,7 @@ impl Editor {
     fn read(fields: &Fields) -> Self {
         Self {
             name: fields.text("name").to_owned(),
+            tenant: fields.text("tenant").to_owned(),
             for_all: fields.is_ticked("for_all"),
             typed: Typed::read(fields),
             etag: fields.text("etag").to_owned(),
@@ -126,6 +130,11 @@ extend! {
 
 extend! {
     trait ReservationText for Reservation {
+        /// How long the call may begin.
+        fn width(&self) -> Seconds {
+            Seconds(self.ends_at.since(self.starts_at).as_secs_f64())
+        }
+
         fn state_in_words(&self) -> &str {
             match self.state.as_str() {
                 "coming" => "coming",
@@ -152,6 +161,8 @@ struct ListPage {
     is_later: bool,
     may_change: bool,
     may_for_all: bool,
+    /// The tenants of a key that is bound to some.
+    tenants: Option<Vec<String>>,
     editor: Editor,
 }
 
@@ -267,9 +278,10 @@ async fn read_list(visit: &Visit, place: Place) -> Result<ListPage, Refusal> {
     let path = ApiPath::of(["limit-groups"]).with("cursor", &place.cursor);
     let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
     let (may_for_all, may_change) = (may_change(&me, None), may_change(&me, Some("")));
+    let tenants = me.tenants.clone();
     let frame = visit.frame(me, Section::LimitGroups, "Limit groups");
     let editor = Editor::of(None, String::new());
-    Ok(ListPage { frame, page, is_later: !place.cursor.is_empty(), may_change, may_for_all, editor })
+    Ok(ListPage { frame, page, is_later: !place.cursor.is_empty(), may_change, may_for_all, tenants, editor })
 }
 
 pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
@@ -277,6 +289,8 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     let mut body = editor.body();
     if editor.for_all {
         body["tenant"] = Value::Null;
+    } else if !editor.tenant.is_empty() {
+        body["tenant"] = editor.tenant.as_str().into();
     }
     match visit.api.post::<LimitGroup>(&ApiPath::of(["limit-groups"]), &body).await {
         Ok(made) => {

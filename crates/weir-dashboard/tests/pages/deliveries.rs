@@ -184,6 +184,34 @@ async fn a_delivery_shows_the_headers_of_its_style_and_the_body_in_its_form() {
 }
 
 #[tokio::test]
+async fn a_delivery_shows_its_cost_its_limit_key_and_that_the_key_is_paused() {
+    let api = FakeApi::for_role("read");
+    destination(&api);
+    event(&api, json!({"id": 7}));
+    let mut body = row("dlv_1", "pending");
+    (body["cost"], body["limit_key"], body["attempts"]) = (json!(5), json!(XSS), json!([]));
+    body["waits_for"] = json!({"reason": "pause", "detail": "the limit key cus_9 is paused"});
+    api.on("GET", "/v1/deliveries/dlv_1", 200, body.clone());
+    let page = api.dashboard().get("/deliveries/dlv_1").await;
+    page.has(&[
+        "5 points of a limit that counts by cost",
+        "<a href=\"/destinations/dst_1/keys?q=%22%27%3E",
+        "The limit key cus_9 is paused. It is sent once somebody resumes it.",
+        "nobody can say yet",
+    ]);
+    page.has_not(&[XSS]);
+    api.on("GET", "/v1/deliveries", 200, json!({"data": [body.clone()], "next_cursor": null}));
+    api.dashboard()
+        .get("/deliveries")
+        .await
+        .has(&["limit key <span class=\"mono\">&#34;&#39;", ">limit key paused<"])
+        .has_not(&[XSS]);
+    body["limit_key"] = json!("");
+    api.on("GET", "/v1/deliveries/dlv_1", 200, body);
+    api.dashboard().get("/deliveries/dlv_1").await.has(&["it shares the limits of those without one"]);
+}
+
+#[tokio::test]
 async fn a_delivery_is_replaced_only_after_a_change() {
     let api = FakeApi::for_role("operate");
     destination(&api);

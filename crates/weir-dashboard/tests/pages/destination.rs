@@ -105,6 +105,48 @@ async fn the_advice_follows_the_reason() {
     ]);
     let paused = json!({"reason": "paused", "waits_for": {"reason": "pause", "by": "olga"}});
     page_with(paused).await.has(&["Paused by olga. Deliveries wait. A resume sends the "]);
+    let until = "2025-11-21T07:31:00.000Z";
+    let of_group = json!({"reason": "held", "waits_for": {"reason": "hold", "until": until,
+        "detail": "its limit group is held"}});
+    page_with(of_group).await.has(&["Its limit group is held, and so is each member.", "Held until <time"]);
+}
+
+#[tokio::test]
+async fn a_limit_in_costs_is_told_in_points() {
+    let binding = json!({"limit": 100, "period": "minute", "unit": "cost"});
+    let advice = json!({
+        "setting": "limit", "value": 200, "period": "minute", "effective_per_s": 0.66, "drain_eta_s": 90.0, "drains": true,
+        "binding": {"limit": 200, "period": "minute", "unit": "cost"},
+    });
+    let limited = json!({"reason": "limit", "effective_per_s": 0.33, "binding": binding, "advice": advice});
+    page_with(limited).await.has(&[
+        "It sends as fast as its limit of 100 points/min allows.",
+        "With a limit of 200 points/min, it could send 0.66/s (bound by 200 points/min)",
+        "<small>of 100 points/min</small>",
+    ]);
+}
+
+#[tokio::test]
+async fn a_backlog_that_a_breaker_stops_is_red_and_the_preview_says_from_when_it_counts() {
+    let broken = api("operate", |shown| shown["breaker_state"] = json!("open"));
+    let mut state = row("dst_1", "Acme");
+    state["as_of"] = json!("2025-11-21T07:30:00.000Z");
+    (state["reason"], state["backlog"]) = (json!("breaker"), json!(60));
+    (state["drain_eta_s"], state["drains"]) = (Value::Null, Value::Null);
+    state["destination"]["breaker_state"] = json!("open");
+    broken.on("GET", "/v1/destinations/dst_1/overview", 200, state);
+    let page = broken.dashboard().get(PAGE).await;
+    page.has(&["<span class=\"bad\">stopped</span>", "Its breaker is not closed: only probes are sent"]);
+}
+
+#[tokio::test]
+async fn paused_limit_keys_are_named_where_the_backlog_counts_what_waits_for_them() {
+    let page = api("read", |shown| {
+        let paused = json!({"paused": true});
+        let overrides = json!({"cus_9": paused, "cus_1": {"weight": 2}, "": paused});
+        shown["key_limits"] = json!({"key": "/customer", "rate_limits": [], "weight": 1, "overrides": overrides});
+    });
+    page.dashboard().get(PAGE).await.has(&["The limit keys (no key), cus_9 are paused.", "is not sent. <a href"]);
 }
 
 #[tokio::test]
@@ -169,6 +211,15 @@ async fn an_open_breaker_a_hold_and_a_pause_have_banners() {
     assert_eq!(held.seen("POST", "/v1/destinations/dst_1/release").len(), 1);
     let paused = api("operate", |shown| shown["paused"] = json!(true));
     paused.dashboard().get(PAGE).await.has(&["<b>Paused.</b>", "<button>Resume</button>"]);
+    let mut state = row("dst_1", "Acme");
+    state["as_of"] = json!("2025-11-21T07:30:00.000Z");
+    state["waits_for"] = json!({"reason": "pause", "by": "olga", "since": "2025-11-21T07:00:00.000Z"});
+    paused.on("GET", "/v1/destinations/dst_1/overview", 200, state);
+    paused
+        .dashboard()
+        .get(PAGE)
+        .await
+        .has(&["Paused by olga. Since <time", ">2025-11-21 07:00:00</time> its deliveries wait."]);
     paused.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
     let resumed = paused.dashboard().post(&format!("{PAGE}/pause"), &format!("paused=false&next={PAGE}")).await;
     assert_eq!((resumed.location(), resumed.flash().as_str()), (PAGE, "done.Sending again."));
@@ -667,6 +718,14 @@ async fn an_override_is_a_banner_with_its_end_and_its_reason_and_begins_with_a_s
     assert_eq!(sent.body, expected);
     let unclear = api.dashboard().post("/destinations/dst_1/override", "limit=50&period=second&for=2&reason=x").await;
     assert!(unclear.flash().contains("needs a unit"), "{}", unclear.flash());
+    let nothing = api.dashboard().post("/destinations/dst_1/override", "period=second&for=2+h&reason=x").await;
+    assert!(nothing.flash().contains("An override needs a limit, a number in flight, or both."), "{}", nothing.flash());
+    let error = json!({"pointer": "/rate_limits/0/limit", "detail": "must be 1 or more"});
+    let mut refused = problem("Invalid", "d");
+    refused["errors"] = json!([error]);
+    api.on("POST", "/v1/destinations/dst_1/override", 422, refused);
+    let refused = api.dashboard().post("/destinations/dst_1/override", form).await;
+    assert_eq!(refused.flash(), "error.At most: must be 1 or more");
     api.on("DELETE", "/v1/destinations/dst_1/override", 200, destination());
     let ended = api.dashboard().post("/destinations/dst_1/override", "end=true").await;
     assert!(ended.flash().contains("The override is over"), "{}", ended.flash());

@@ -19,8 +19,12 @@ fn api(role: &str) -> FakeApi {
             "drain_eta_s": 90.0, "reason": reason,
         })
     };
+    let grows = json!({
+        "id": "dst_3", "name": "Grows", "weight": 1, "achieved_per_s": 0.0, "share_per_s": 0.0, "backlog": 900,
+        "drain_eta_s": null, "drains": false, "reason": "group",
+    });
     let members =
-        json!([member("dst_1", "Acme", 1, 25.0, json!("group")), member("dst_2", "Beta", 3, 75.0, Value::Null)]);
+        json!([member("dst_1", "Acme", 1, 25.0, json!("group")), member("dst_2", "Beta", 3, 75.0, Value::Null), grows]);
     let mut row = group;
     row["members"] = 2.into();
     row["backlog"] = 1_800.into();
@@ -31,7 +35,10 @@ fn api(role: &str) -> FakeApi {
     row["data"] = members;
     row["reservations"] = json!({"last_minute": 30, "per_s": 0.5});
     api.on("GET", "/v1/limit-groups/lgr_1/overview", 200, row);
-    let given = |state: &str| json!({"state": state, "cost": 7});
+    let given = |state: &str| {
+        let (starts_at, ends_at) = ("2026-11-27T12:00:01.200Z", "2026-11-27T12:00:01.450Z");
+        json!({"state": state, "cost": 7, "starts_at": starts_at, "ends_at": ends_at})
+    };
     let reserved = json!({"data": [given("coming"), given("over"), given("given_back")], "next_cursor": null});
     api.on("GET", RESERVATIONS, 200, reserved);
     api
@@ -46,7 +53,7 @@ async fn the_page_of_a_group_shows_the_shares_of_its_members() {
         assert!(list.text.contains(part), "{part}: {}", list.text);
     }
     let page = browser.get("/limit-groups/lgr_1").await;
-    for part in ["/destinations/dst_1", "Acme", "It sends its share of its limit group", "in 1 min 30 s"] {
+    for part in ["/destinations/dst_1", "Acme", "It sends its share of its limit group", "in 1 min 30 s", ">never<"] {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
     // One after the other, and together the whole bar.
@@ -63,7 +70,7 @@ async fn the_page_of_a_group_shows_its_reservations_or_how_to_make_one() {
     let api = api("read");
     let browser = api.dashboard();
     let page = browser.get("/limit-groups/lgr_1").await;
-    for part in ["30 in the last minute", "coming", "over", "given back"] {
+    for part in ["30 in the last minute", ">2026-11-27 12:00:01</time>", ">250 ms<", "coming", "over", "given back"] {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
     assert!(!page.text.contains("curl -X POST"), "{}", page.text);
@@ -95,6 +102,12 @@ async fn an_override_and_a_hold_of_a_group_are_banners_and_begin_with_a_small_fo
     ] {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
+    let row = json!({"override": raised, "hold": held, "name": "Stripe", "rate_limits": []});
+    api.on("GET", "/v1/limit-groups", 200, json!({"data": [row], "next_cursor": null}));
+    let list = browser.get("/limit-groups").await;
+    for part in [">held until <time", ">50/s until <time", "title=\"their maintenance\""] {
+        assert!(list.text.contains(part), "{part}: {}", list.text);
+    }
     let begun = json!({"override": raised});
     api.on("POST", "/v1/limit-groups/lgr_1/override", 200, begun);
     browser.post("/limit-groups/lgr_1/override", "limit=50&period=second&for=2+h&reason=launch+day").await;
@@ -114,6 +127,8 @@ async fn a_group_is_created_edited_over_its_version_and_deleted() {
     let sent = api.seen("POST", "/v1/limit-groups").remove(0).body;
     let limits = json!([{"period": "second", "limit": 100}]);
     assert_eq!(sent, json!({"name": "Stripe", "rate_limits": limits, "max_in_flight": null}));
+    browser.post("/limit-groups", &format!("name=Stripe&tenant=acme&max_in_flight=&{LIMITS}")).await;
+    assert_eq!(api.seen("POST", "/v1/limit-groups").remove(1).body["tenant"], "acme");
     let page = browser.get("/limit-groups/lgr_1").await;
     assert!(page.text.contains(r#"name="etag" value="&#34;1f&#34;""#), "{}", page.text);
     assert!(page.text.contains(r#"name="limit_10s" value="190""#), "{}", page.text);

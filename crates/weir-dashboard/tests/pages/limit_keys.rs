@@ -16,7 +16,7 @@ fn api(role: &str, key_limits: Value) -> FakeApi {
     let of = |key: &str, waiting: u64, binding: &str, paused: bool| {
         json!({
             "key": key, "waiting": waiting, "oldest_age_s": 185.0, "achieved_per_s": 5.0, "drain_eta_s": 90.0, "weight": 3,
-            "rate_limits": [{"limit": 5, "period": "second", "burst": 1, "margin_ms": 0}], "binding": binding, "paused": paused, "is_overridden": paused,
+            "rate_limits": [{"limit": 5, "period": "second", "burst": 1, "margin_ms": 0}], "binding": binding, "paused": paused, "is_overridden": paused || key == "cus_2",
         })
     };
     let keys = json!([
@@ -49,6 +49,7 @@ async fn the_list_says_what_each_key_may_send_and_what_binds_it() {
         "It takes turns in the limits of the destination",
         "It is paused",
         "own limits",
+        ">paused</span>",
         "(no key)",
         "<button>Resume</button>",
         "limit_key=cus_2",

@@ -4,12 +4,20 @@
 //! the due index says how many are before it, and the forecast of the destination when that many are sent. Both are bounded,
 //! so a page of a list costs about as much as one delivery.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use weir_api_types as types;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, Timestamp, access::Actor, activity::Action, delivery::Delivery,
-    preview::Forecast, replay_share::MIN_SHARE_DIVISOR,
+    DeliveryId, Destination, DestinationId, Timestamp,
+    access::Actor,
+    activity::{Action, Activity, Origin},
+    delivery::Delivery,
+    limit_key::LimitKey,
+    preview::Forecast,
+    replay_share::MIN_SHARE_DIVISOR,
 };
 use weir_store::{ActivityFilter, PLACES_LOOKED_AT, PageRequest, Place, Places};
 
@@ -40,32 +48,46 @@ pub(crate) fn waits_for(destination: &Destination, now: Timestamp) -> Option<typ
     Some(waits("breaker", until, Some(reason.to_owned())))
 }
 
-/// The same, with who paused the destination.
+/// The same, with who paused the destination and when, and with a hold of its limit group.
 pub(crate) async fn of_destination(
     api: &ApiState,
     destination: &Destination,
     now: Timestamp,
 ) -> ApiResult<Option<types::WaitsFor>> {
-    let Some(mut found) = waits_for(destination, now) else { return Ok(None) };
-    if found.reason == "pause" && found.detail.is_none() {
-        found.by = paused_by(api, destination.id).await?;
+    let Some(mut found) = waits_for(destination, now) else { return held_by_group(api, destination, now).await };
+    if found.reason == "pause"
+        && let Some(Activity { at, origin: Origin { actor, .. }, .. }) = last_pause(api, destination.id).await?
+    {
+        found.since = Some(at);
+        let by = Some(actor).filter(|actor| found.detail.is_none() && *actor != Actor::Anonymous);
+        found.by = by.map(|actor| actor.name().to_owned());
     }
     Ok(Some(found))
 }
 
-async fn paused_by(api: &ApiState, id: DestinationId) -> ApiResult<Option<String>> {
+async fn last_pause(api: &ApiState, id: DestinationId) -> ApiResult<Option<Activity>> {
     let filter = ActivityFilter { destination_id: Some(id), ..ActivityFilter::default() };
     let activities = api.store.list_activity(&filter, PageRequest { before: None, limit: ACTIVITIES }).await?;
-    let paused = activities.rows.into_iter().find(|activity| {
+    Ok(activities.rows.into_iter().find(|activity| {
         let after = activity.after.as_ref().and_then(|after| after.get("paused")).and_then(serde_json::Value::as_bool);
         activity.action == Action::DestinationPaused || after == Some(true)
-    });
-    let actor = paused.map(|activity| activity.origin.actor);
-    Ok(actor.filter(|actor| *actor != Actor::Anonymous).map(|actor| actor.name().to_owned()))
+    }))
+}
+
+/// The name and the reason of the group are left out: it may be one that the caller does not see.
+async fn held_by_group(
+    api: &ApiState,
+    destination: &Destination,
+    now: Timestamp,
+) -> ApiResult<Option<types::WaitsFor>> {
+    let Some(id) = destination.settings.limit_group else { return Ok(None) };
+    let group = api.store.limit_groups(&[id]).await?.pop().flatten();
+    let until = group.and_then(|group| Some(group.temporary.hold_at(now)?.until));
+    Ok(until.map(|until| waits("hold", Some(until), Some(types::HELD_BY_GROUP.to_owned()))))
 }
 
 fn waits(reason: &str, until: Option<Timestamp>, detail: Option<String>) -> types::WaitsFor {
-    types::WaitsFor { reason: reason.to_owned(), until, detail, by: None, ahead: None }
+    types::WaitsFor { reason: reason.to_owned(), until, detail, by: None, since: None, ahead: None }
 }
 
 /// What one delivery waits for.
@@ -84,7 +106,9 @@ pub(super) struct Outlooks {
 struct Outlook {
     /// What stops the destination.
     stops: Option<types::WaitsFor>,
-    /// `None`: it is not measured.
+    /// Its limit keys that are paused.
+    paused_keys: HashSet<LimitKey>,
+    /// `None`: it is not measured, or its limit keys take turns, so that no order of all deliveries tells the next one.
     queue: Option<Queue>,
 }
 
@@ -115,12 +139,20 @@ impl Outlooks {
         let mut outlooks = HashMap::with_capacity(found.len());
         for (index, (id, of)) in ids.into_iter().enumerate() {
             let Some(destination) = found.get(&id) else { continue };
+            let settings = &destination.settings;
             let (stops, queue) = match index < MEASURED_AT_MOST {
-                true if destination.settings.paused => (of_destination(api, destination, now).await?, None),
-                true => (waits_for(destination, now), Some(queue(api, destination, &of, looked_at, now).await?)),
+                true if settings.paused || settings.key_limits.is_some() => {
+                    (of_destination(api, destination, now).await?, None)
+                }
+                true => {
+                    let queue = queue(api, destination, &of, looked_at, now).await?;
+                    (of_destination(api, destination, now).await?, Some(queue))
+                }
                 false => (waits_for(destination, now), None),
             };
-            outlooks.insert(id, Outlook { stops, queue });
+            let overrides = settings.key_limits.iter().flat_map(|limits| &limits.overrides);
+            let paused_keys = overrides.filter(|(_, of)| of.paused).map(|(key, _)| key.clone()).collect();
+            outlooks.insert(id, Outlook { stops, paused_keys, queue });
         }
         Ok(Self { now, destinations: outlooks })
     }
@@ -131,6 +163,12 @@ impl Outlooks {
             return None;
         }
         let outlook = self.destinations.get(&delivery.destination_id)?;
+        let is_paused = |key: &&LimitKey| outlook.paused_keys.contains(*key);
+        if let (None, Some(key)) = (&outlook.stops, delivery.limit_key.as_ref().filter(is_paused)) {
+            let name = if key.as_str().is_empty() { "of events without a key" } else { key.as_str() };
+            let waits_for = waits("pause", None, Some(format!("{}{name} is paused", types::PAUSED_KEY)));
+            return Some(Wait { waits_for, expected_at: None });
+        }
         Some(outlook.wait(delivery.id, delivery.next_attempt_at, self.now))
     }
 }

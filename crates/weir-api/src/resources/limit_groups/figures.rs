@@ -107,7 +107,7 @@ pub(crate) fn row(group: &LimitGroup, members: &[&Row], as_of: Timestamp) -> typ
     }
 }
 
-fn member(row: &Row, rate: Option<f64>) -> types::LimitGroupMember {
+fn member(row: &Row, rate: Option<f64>, now: Timestamp) -> types::LimitGroupMember {
     let (settings, figures) = (&row.destination.settings, &row.figures);
     types::LimitGroupMember {
         id: row.destination.id.to_string(),
@@ -117,9 +117,10 @@ fn member(row: &Row, rate: Option<f64>) -> types::LimitGroupMember {
         weight: settings.weight.into(),
         backlog: figures.counts.waiting(),
         achieved_per_s: millis(figures.achieved_per_s),
-        share_per_s: figures.share.map(|share| millis(share.per_s)),
+        share_per_s: figures.share.map(|share| if share.is_held(now) { 0.0 } else { millis(share.per_s) }),
         utilisation: rate.map(|rate| millis((figures.achieved_per_s / rate).min(1.0))),
         drain_eta_s: figures.drain_eta.map(|eta| millis(eta.as_secs_f64())),
+        drains: figures.drains,
         reason: figures.reason.map(|reason| reason.as_str().to_owned()),
     }
 }
@@ -146,7 +147,7 @@ pub(crate) async fn overview(
     all.retain(|row| caller.sees(&row.destination.settings.tenant));
     all.sort_by_key(|row| Reverse(row.figures.counts.waiting()));
     let rate = group.at(sample.as_of).rate_limits.per_second();
-    let data = all.into_iter().map(|row| member(row, rate)).collect();
+    let data = all.into_iter().map(|row| member(row, rate, sample.as_of)).collect();
     let reservations = reservations::recent(&api, id).await?;
     Ok(Json(types::LimitGroupOverview { as_of: sample.as_of, row, reservations, data }))
 }

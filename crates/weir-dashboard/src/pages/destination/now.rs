@@ -23,8 +23,8 @@ use crate::{
     refusal::Refusal,
     units::{Ago, At, Seconds, Units as _},
     views::{
-        BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, OverrideText as _, RowText as _,
-        unit,
+        BindingLimitText as _, BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain,
+        OverrideText as _, RowText as _, WaitsForText as _,
     },
     visit::{Answered, Visit},
 };
@@ -44,6 +44,8 @@ impl View {
     }
 }
 
+/// The paused limit keys that are named; the tab of the keys has them all.
+const NAMED_KEYS: usize = 5;
 const WINDOWS: [&str; 3] = ["1h", "24h", "7d"];
 
 extend! {
@@ -79,7 +81,9 @@ extend! {
         /// What the setting would do, beside the present figures.
         fn text(&self, row: &OverviewRow) -> String {
             let value = match (&*self.setting, &self.period) {
-                ("limit", Some(period)) => format!("a limit of {}/{}", self.value.count(), unit(period)),
+                ("limit", _) if let Some(Binding::Limit(limit)) = &row.binding => {
+                    format!("a limit of {}", limit.with_value(self.value))
+                }
                 ("min_interval_ms", _) => format!("{} ms between two sends", self.value.count()),
                 (setting, _) => format!("{setting} {}", self.value.count()),
             };
@@ -158,6 +162,9 @@ impl Live {
                 }
             }
             Some("refused_within_limit") => "The receiver refuses sends that keep the limit.".to_owned(),
+            Some("held") if waits_for.as_ref().is_some_and(|waits_for| waits_for.is_of_group()) => {
+                "Its limit group is held, and so is each member.".to_owned()
+            }
             Some("held") if self.head.destination.hold.is_some() => format!("It is held{because}."),
             Some("held") => format!("The receiver asked Weir to wait{because}."),
             Some("breaker") => format!("The breaker is open because the receiver fails{because}."),
@@ -180,6 +187,20 @@ impl Live {
             (Some(reason), _) => format!("Weir paused it: {reason}"),
             (None, Some(by)) => format!("Paused by {by}"),
             (None, None) => "It is paused".to_owned(),
+        }
+    }
+
+    /// That limit keys are paused, if any is.
+    fn paused_keys(&self) -> Option<String> {
+        let overrides = self.head.destination.settings.key_limits.iter().flat_map(|limits| &limits.overrides);
+        let name = |key: &String| if key.is_empty() { "(no key)".to_owned() } else { key.clone() };
+        let paused: Vec<String> = overrides.filter(|(_, of)| of.paused).map(|(key, _)| name(key)).collect();
+        let named = paused.iter().take(NAMED_KEYS).map(String::as_str).collect::<Vec<_>>().join(", ");
+        match paused.len() {
+            0 => None,
+            1 => Some(format!("The limit key {named} is paused.")),
+            all if all > NAMED_KEYS => Some(format!("{all} limit keys are paused: {named}, …")),
+            _ => Some(format!("The limit keys {named} are paused.")),
         }
     }
 
@@ -217,6 +238,16 @@ impl Live {
     /// When the hold ends, or when the next probe is sent.
     fn until(&self) -> Option<Timestamp> {
         self.state.waits_for.as_ref()?.until
+    }
+
+    /// Whether it waits for the end of a hold.
+    fn is_held(&self) -> bool {
+        self.state.waits_for.as_ref().is_some_and(|waits_for| waits_for.reason == "hold")
+    }
+
+    /// Since when it is paused.
+    fn since(&self) -> Option<Timestamp> {
+        self.state.waits_for.as_ref()?.since
     }
 
     /// How long ago the receiver last accepted a delivery. The page counts on.
@@ -268,6 +299,7 @@ async fn read(visit: &Visit, id: &str, window: &'static str) -> Result<(Me, Live
 async fn share(visit: &Visit, destination: &Destination) -> Result<Option<String>, Refusal> {
     let Some(group) = &destination.settings.limit_group else { return Ok(None) };
     match visit.api.get::<LimitGroupOverview>(&ApiPath::of(["limit-groups", group, "overview"])).await {
+        Ok(overview) if overview.row.limit_group.hold.is_some() => Ok(Some("waits while the group is held".to_owned())),
         Ok(overview) => Ok(overview.share_in_words(&destination.id, |rate| rate.per_s().to_string())),
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => Ok(None),
         Err(refusal) => Err(refusal),

@@ -122,14 +122,15 @@ impl PacePart {
         let key = |name: &'static str, color, stroke| Key { name: name.into(), color, stroke };
         let mut legend = vec![key("sent", Color::Blue, None), key("pace", Color::Green, Some(Stroke::Solid))];
         legend.extend(drawn.map(|_| key("limit", Color::Red, Some(Stroke::Dashed))));
-        let note = cap.filter(|_| drawn.is_none()).map(|cap| format!("the limit of {} is far above", cap.per_s()));
+        // At the left: at the right is the legend.
+        let title = cap.filter(|_| drawn.is_none()).map(|cap| format!("The limit of {} is far above", cap.per_s()));
         let day: String = self.history.from.to_string().chars().take(10).collect();
         let plot = Plot {
             x: Axis::times(self.history.from.as_millis(), self.history.to.as_millis()).named(format!("{day} UTC")),
             y: Axis::linear(tallest.max(drawn.unwrap_or(0.0)) * 1.1, 4, |rate| rate.per_s().to_string()),
             elements,
         };
-        let (title, note) = (String::new(), note.unwrap_or_default());
+        let (title, note) = (title.unwrap_or_default(), String::new());
         let panel = Panel { height: HEIGHT, title, note, legend, content: Content::Plot(plot) };
         Some(Chart::of(WIDTH, panel).inline())
     }

@@ -22,7 +22,7 @@ use crate::{
     path_id::PathId,
     range::Picker,
     refusal::Refusal,
-    units::{Count, Units as _},
+    units::{Count, Share, Units as _},
     views::{DestinationText as _, LimitText, apart},
     visit::{Answered, Visit},
 };
@@ -62,6 +62,11 @@ extend! {
 
 extend! {
     pub(crate) trait JudgedText for LimitAudit {
+        /// The share that was used. The first send of a backlog takes no time, so the mean of a short one is above 1.
+        fn used(&self) -> Option<Share> {
+            self.utilisation.map(|used| used.min(1.0).share())
+        }
+
         fn short(&self) -> String {
             let Self { limit, burst, .. } = *self;
             let (period, unit) = (self.period.clone(), self.unit.clone());

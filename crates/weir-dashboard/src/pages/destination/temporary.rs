@@ -3,7 +3,8 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use weir_api_types::{
-    Destination, HeldDestination, HeldLimitGroup, LimitGroup, OverriddenDestination, OverriddenLimitGroup, Override,
+    Destination, FieldError, HeldDestination, HeldLimitGroup, LimitGroup, OverriddenDestination, OverriddenLimitGroup,
+    Override,
 };
 
 use crate::{
@@ -83,12 +84,31 @@ async fn begin_or_end<T: serde::de::DeserializeOwned>(
         return Ok(None);
     }
     let call = Call::new(Method::POST, &path).json(&body?)?;
-    visit.api.send(&call).await?.read().map(Some)
+    visit.api.send(&call).await.map_err(in_words)?.read().map(Some)
+}
+
+/// What the API refused, in the words of the form.
+fn in_words(refusal: Refusal) -> Refusal {
+    let named = |error: FieldError| {
+        let label = match error.pointer.split('/').nth(1) {
+            Some("rate_limits") => "At most",
+            Some("max_in_flight") => "In flight",
+            Some("for_s" | "until") => "For",
+            Some("reason") => "Why",
+            _ => return error,
+        };
+        FieldError { pointer: String::new(), detail: format!("{label}: {}", error.detail) }
+    };
+    Refusal { errors: refusal.errors.into_iter().map(named).collect(), ..refusal }
 }
 
 /// Which limits, how long they last, and why.
 fn limits(fields: &Fields) -> Result<Value, Refusal> {
     let mut body = lasting(fields)?;
+    if fields.text("limit").is_empty() && fields.text("in_flight").is_empty() {
+        let missing = "An override needs a limit, a number in flight, or both. Hold sends nothing until the end.";
+        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Not saved", missing));
+    }
     if !fields.text("limit").is_empty() {
         body["rate_limits"] = json!([{"limit": number(fields.text("limit")), "period": fields.text("period")}]);
     }

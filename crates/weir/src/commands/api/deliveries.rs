@@ -190,6 +190,11 @@ fn shown(DeliveryDetail { delivery, attempts }: &DeliveryDetail, names: &Names, 
         ("created", delivery.created_at.to_string()),
         ("changed", delivery.updated_at.to_string()),
     ];
+    lines.extend(delivery.limit_key.as_ref().map(|key| match &**key {
+        "" => ("limit key", "none".to_owned()),
+        key => ("limit key", clean(key)),
+    }));
+    lines.extend((delivery.cost > 1).then(|| ("cost", delivery.cost.to_string())));
     lines.extend(delivery.next_attempt_at.map(|at| ("due", at.to_string())));
     lines.extend(delivery.expected_at.map(|at| ("expected", at.to_string())));
     lines.extend(delivery.waits_for.as_ref().map(|waits_for| ("waits for", self::waits_for(waits_for))));

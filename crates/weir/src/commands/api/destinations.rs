@@ -14,7 +14,7 @@ use super::{
     confirm, fields, lasting,
     limit_groups::group_id,
     limit_keys, read_file,
-    records::{InWords as _, for_a_while, waits},
+    records::{InWords as _, for_a_while, in_force, waits},
     settings,
 };
 use crate::{
@@ -176,7 +176,9 @@ pub(super) fn table() -> Table<6> {
 }
 
 pub(super) fn row(destination: Destination) -> [Cell; 6] {
-    let (state, limits) = (destination.state(), destination.limits());
+    let settings = &destination.settings;
+    let limits = in_force(&settings.rate_limits, settings.min_interval_ms, destination.overridden.as_ref());
+    let state = destination.state();
     let (id, DestinationSettings { name, tenant, url, .. }) = (destination.id, destination.settings);
     [id.into(), name.into(), Cell::state(state), limits.into(), tenant.into(), url.into()]
 }

@@ -10,7 +10,7 @@ use super::{
     Call,
     client::{Answer, Client, Fields, Request},
     confirm, fields, lasting,
-    records::{for_a_while, limits_of},
+    records::{for_a_while, in_force, limits_of},
     settings,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     commands::output::{
         self,
         table::{Cell, Column, Table},
-        texts::{NONE, clean, count, span_s},
+        texts::{NONE, clean, count, rate, span_s},
     },
     exit::Misuse,
 };
@@ -188,7 +188,7 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     lines.push(("members", row.members.to_string()));
     lines.push(("backlog", count(row.backlog, "delivery", "deliveries")));
     lines.extend(row.oldest_age_s.map(|age| ("oldest", format!("{} old", span_s(age)))));
-    lines.push(("rate", format!("{}/s sent, {}/s arriving", row.achieved_per_s, row.arrivals_per_s)));
+    lines.push(("rate", format!("{}/s sent, {}/s arriving", rate(row.achieved_per_s), rate(row.arrivals_per_s))));
     if reservations.last_minute > 0 {
         let slots = count(reservations.last_minute, "slot", "slots");
         lines.push(("reserved", format!("{slots} in the last minute, by callers outside Weir")));
@@ -208,22 +208,32 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     output::print(&text)
 }
 
-pub(super) fn table() -> Table<6> {
+pub(super) fn table() -> Table<7> {
     Table::new([
         Column::text("id"),
         Column::text("name").flexible(),
+        Column::text("state"),
         Column::text("limits").flexible(),
-        Column::number("members"),
+        Column::number("members").optional(),
         Column::number("use"),
         Column::number("backlog"),
     ])
 }
 
-pub(super) fn row(row: LimitGroupRow) -> [Cell; 6] {
+pub(super) fn row(row: LimitGroupRow) -> [Cell; 7] {
     let used = percent(row.utilisation);
-    let LimitGroup { id, name, rate_limits, .. } = row.limit_group;
-    let limits = limits_of(&rate_limits, None);
-    [id.into(), name.into(), limits.into(), row.members.to_string().into(), used.into(), row.backlog.to_string().into()]
+    let LimitGroup { id, name, rate_limits, overridden, hold, .. } = row.limit_group;
+    let state = if hold.is_some() { "held" } else { "active" };
+    let limits = in_force(&rate_limits, None, overridden.as_ref());
+    [
+        id.into(),
+        name.into(),
+        Cell::state(state),
+        limits.into(),
+        row.members.to_string().into(),
+        used.into(),
+        row.backlog.to_string().into(),
+    ]
 }
 
 fn members() -> Table<6> {
@@ -239,12 +249,12 @@ fn members() -> Table<6> {
 
 fn member(member: LimitGroupMember) -> [Cell; 6] {
     let title = if member.name.is_empty() { member.id } else { member.name };
-    let share = member.share_per_s.map_or_else(|| NONE.to_owned(), |share| format!("{share}/s"));
+    let share = member.share_per_s.map_or_else(|| NONE.to_owned(), |share| format!("{}/s", rate(share)));
     [
         title.into(),
         member.weight.to_string().into(),
         share.into(),
-        format!("{}/s", member.achieved_per_s).into(),
+        format!("{}/s", rate(member.achieved_per_s)).into(),
         member.backlog.to_string().into(),
         member.reason.unwrap_or_else(|| NONE.to_owned()).into(),
     ]
@@ -253,16 +263,22 @@ fn member(member: LimitGroupMember) -> [Cell; 6] {
 fn reservations() -> Table<5> {
     Table::new([
         Column::text("id"),
-        Column::text("from"),
-        Column::text("until"),
+        Column::text("starts"),
+        Column::number("within"),
         Column::number("cost"),
         Column::text("state"),
     ])
 }
 
 fn reservation(one: Reservation) -> [Cell; 5] {
-    let (from, until) = (one.starts_at.to_string(), one.ends_at.to_string());
-    [one.id.into(), from.into(), until.into(), one.cost.to_string().into(), one.state.replace('_', " ").into()]
+    let within = format!("{} ms", one.ends_at.since(one.starts_at).as_millis());
+    [
+        one.id.into(),
+        one.starts_at.to_string().into(),
+        within.into(),
+        one.cost.to_string().into(),
+        one.state.replace('_', " ").into(),
+    ]
 }
 
 fn percent(share: Option<f64>) -> String {

@@ -133,7 +133,8 @@ pub(super) fn lines(limits: &KeyLimits, destination: &str) -> Vec<Line> {
     if !limits.overrides.is_empty() {
         let paused = if paused > 0 { format!(", {paused} paused") } else { String::new() };
         let count = output::texts::count(limits.overrides.len() as u64, "override", "overrides");
-        lines.push(("", format!("{count}{paused}: weir limit-keys list {destination}")));
+        lines.push(("", format!("{count}{paused}:")));
+        lines.push(("", format!("weir limit-keys list {destination}")));
     }
     lines
 }

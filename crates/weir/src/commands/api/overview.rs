@@ -1,9 +1,11 @@
 //! `weir overview`: the destinations, what waits, how fast it is sent, and why not faster.
 
 use weir_api_types::{BriefDestination, Overview, OverviewRow, OverviewTotals};
-use weir_core::Timestamp;
 
-use super::{Call, fields, records::limits_of};
+use super::{
+    Call, fields,
+    records::{in_force, minute},
+};
 use crate::{
     cli::watch::{OverviewArgs, OverviewFilter},
     commands::output::{
@@ -60,11 +62,8 @@ pub(super) fn row(row: OverviewRow) -> [Cell; 10] {
     let (why, tone) = why(&row);
     let used = row.utilisation.map(|share| format!("{:.0}%", share * 100.0));
     let drained = drained(&row);
-    let limits = limits_of(&row.destination.rate_limits, row.destination.min_interval_ms);
-    let limits = match &row.destination.overridden {
-        Some(overridden) => format!("{limits} until {}", minute(overridden.until)),
-        None => limits,
-    };
+    let destination = &row.destination;
+    let limits = in_force(&destination.rate_limits, destination.min_interval_ms, destination.overridden.as_ref());
     [
         title(&row.destination).into(),
         row.backlog.into(),
@@ -93,12 +92,6 @@ fn drained(row: &OverviewRow) -> Cell {
     }
 }
 
-/// The day and the minute.
-fn minute(at: Timestamp) -> String {
-    let at = at.to_string();
-    format!("{} UTC", at.get(..16).unwrap_or(&at).replace('T', " "))
-}
-
 /// In words, why the backlog is not sent faster, or why nothing would be sent.
 pub(super) fn why(row: &OverviewRow) -> (String, Tone) {
     let destination = &row.destination;
@@ -124,7 +117,8 @@ pub(super) fn why(row: &OverviewRow) -> (String, Tone) {
         None => (NONE.to_owned(), Tone::Plain),
         Some("slow") => (format!("slow receiver, {} in flight", destination.max_in_flight), Tone::Waiting),
         Some("ordered") => ("order of keys".to_owned(), Tone::Plain),
-        Some("group") => ("its share of its limit group".to_owned(), Tone::Plain),
+        Some("group") => ("its limit group".to_owned(), Tone::Plain),
+        Some("held") => ("its limit group is held".to_owned(), Tone::Waiting),
         Some("adaptive") => {
             let detail = row.adaptive_rate.as_ref().map(|pace| pace.detail.clone());
             (because("its adaptive pace", &detail), Tone::Plain)
@@ -168,6 +162,10 @@ pub(super) mod tests {
         let paused = json!({"paused": true, "paused_reason": "by olga", "breaker_state": "open"});
         assert_eq!(why(paused, json!({})), "paused: by olga");
         assert_eq!(why(json!({}), json!({"reason": "store_slow"})), "store slow");
+        assert_eq!(why(json!({}), json!({"reason": "held"})), "its limit group is held");
+        let held = json!({"held_until": "2026-11-28T10:36:48.000Z", "held_reason": "their maintenance"});
+        let expected = "held until 10:36 UTC on 2026-11-28: their maintenance";
+        assert_eq!(why(held, json!({"reason": "held"})), expected);
     }
 
     #[test]

@@ -59,7 +59,10 @@ pub(super) fn table() -> Table<6> {
 
 pub(super) fn row(title: &str, forecast: &Forecast, waiting: u64) -> [Cell; 6] {
     let bound = match &forecast.binding {
-        Some(Binding::Limit(limit)) => format!("{}/{}", limit.limit, limit.period),
+        Some(Binding::Limit(limit)) => {
+            let unit = limit.unit.as_ref().map(|unit| format!(":{unit}")).unwrap_or_default();
+            format!("{}/{}{unit}", limit.limit, limit.period)
+        }
         Some(Binding::Other(OtherBinding::MinInterval)) => "minimum interval".to_owned(),
         Some(Binding::Other(OtherBinding::MaxInFlight)) => "max in flight".to_owned(),
         Some(Binding::Other(OtherBinding::Group)) => "share of its group".to_owned(),

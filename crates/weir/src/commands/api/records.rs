@@ -1,6 +1,6 @@
 //! What the commands show of the API's answers.
 
-use weir_api_types::{Delivery, Destination, Override, RateLimit, WaitsFor};
+use weir_api_types::{Delivery, Destination, HELD_BY_GROUP, Override, PAUSED_KEY, RateLimit, WaitsFor};
 use weir_core::Timestamp;
 
 use crate::cli::limit::LimitText;
@@ -74,6 +74,23 @@ pub(super) fn limits_of(limits: &[RateLimit], min_interval_ms: Option<u32>) -> S
     if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
 }
 
+/// The limits in force: those of an override, with its end.
+pub(super) fn in_force(limits: &[RateLimit], min_interval_ms: Option<u32>, overridden: Option<&Override>) -> String {
+    let Some(of) = overridden else { return limits_of(limits, min_interval_ms) };
+    let limits = limits_of(of.rate_limits.as_deref().unwrap_or(limits), min_interval_ms);
+    let in_flight = of.max_in_flight.map(|most| format!(", {most} in flight")).unwrap_or_default();
+    format!("{limits}{in_flight} until {}", minute(of.until))
+}
+
+/// The minute and the day: where there is no room for both, the minute is left.
+pub(super) fn minute(at: Timestamp) -> String {
+    let at = at.to_string();
+    match (at.get(..10), at.get(11..16)) {
+        (Some(day), Some(minute)) => format!("{minute} UTC on {day}"),
+        _ => at,
+    }
+}
+
 /// An override, or a hold, which has no limits: `50/second until 2026-11-27T18:00:00.000Z: launch day`.
 pub(super) fn for_a_while(of: &Override) -> String {
     let limits = of.rate_limits.as_ref().map(|limits| limits_of(limits, None));
@@ -88,6 +105,7 @@ pub(super) fn waits_for(waits_for: &WaitsFor) -> String {
     let until = waits_for.until.map(|until| format!(" until {until}")).unwrap_or_default();
     let detail = waits_for.detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
     let by = waits_for.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let since = waits_for.since.map(|since| format!(" since {since}")).unwrap_or_default();
     match &*waits_for.reason {
         "order" => "an earlier delivery of its ordering key".to_owned(),
         "due" => format!("its time{until}"),
@@ -95,7 +113,13 @@ pub(super) fn waits_for(waits_for: &WaitsFor) -> String {
             Some(ahead) => format!("its turn, with {}{} ahead", ahead.value, if ahead.capped { "+" } else { "" }),
             None => "its turn".to_owned(),
         },
-        reason => format!("the {reason} of its destination{by}{until}{detail}"),
+        "hold" if waits_for.detail.as_deref() == Some(HELD_BY_GROUP) => {
+            format!("the end of the hold of its limit group{until}")
+        }
+        "pause" if waits_for.detail.as_ref().is_some_and(|detail| detail.starts_with(PAUSED_KEY)) => {
+            format!("a resume{detail}")
+        }
+        reason => format!("the {reason} of its destination{by}{since}{until}{detail}"),
     }
 }
 
