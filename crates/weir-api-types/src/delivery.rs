@@ -121,8 +121,8 @@ pub struct WaitsFor {
     /// `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait, or people hold it; a release ends it.
     /// `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
     /// `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
-    /// deliveries `ahead` of it, at the rate that the limits and the receiver allow.
-    #[schema(pattern = "^(pause|hold|breaker|order|due|turn)$", example = "hold")]
+    /// deliveries `ahead` of it, at the rate that the limits and the receiver allow. `key`: its limit key is paused.
+    #[schema(pattern = "^(pause|hold|breaker|order|due|turn|key)$", example = "hold")]
     pub reason: String,
     /// When that ends; for `breaker` the next probe. Null for `pause` and `order`, while a probe is out, and for `turn` if
     /// no rate is known. With a capped `ahead`, the earliest instant.
@@ -133,7 +133,8 @@ pub struct WaitsFor {
     /// Who paused the destination; null if it is not known.
     #[schema(example = "olga")]
     pub by: Option<String>,
-    /// Only of `turn`: how many deliveries are sent before it. Null if a list has not counted them.
+    /// Only of `turn`: how many deliveries are sent before it. Null if a list has not counted them, and where limit keys take
+    /// turns.
     pub ahead: Option<ListCount>,
 }
 

@@ -61,6 +61,7 @@ extend! {
                 Self::Other(OtherBinding::MinInterval) => "its minimum interval".to_owned(),
                 Self::Other(OtherBinding::MaxInFlight) => "max_in_flight".to_owned(),
                 Self::Other(OtherBinding::Group) => "its share of its limit group".to_owned(),
+                Self::Other(OtherBinding::Key) => "the limits of its limit keys".to_owned(),
                 Self::Other(OtherBinding::Adaptive) => "its adaptive pace".to_owned(),
             }
         }
@@ -129,6 +130,7 @@ pub(crate) fn reason_in_words(reason: &str) -> &str {
     match reason {
         "limit" => "It sends as fast as its limit allows",
         "group" => "It sends its share of its limit group",
+        "key" => "What waits is of limit keys whose own limits allow no more, or that are paused",
         "adaptive" => "It sends at its adaptive pace",
         "refused_within_limit" => "The receiver refuses sends that keep the limit",
         "slow" => "The receiver answers slowly, so max_in_flight is reached before the limit",
@@ -247,6 +249,7 @@ extend! {
                 "breaker" => format!("The breaker is open{because}."),
                 "order" => "An earlier delivery with the same ordering key has not ended.".to_owned(),
                 "due" => "The delay before this attempt has not ended.".to_owned(),
+                "key" => "Its limit key is paused. It is sent once somebody resumes the key.".to_owned(),
                 "turn" => match &self.ahead {
                     Some(ahead) if ahead.value > 0 => ahead.are_sent_first(),
                     Some(_) => "It is the next one.".to_owned(),
@@ -266,6 +269,7 @@ extend! {
                 "hold" => "held".to_owned(),
                 "breaker" => "breaker open".to_owned(),
                 "order" => "behind its ordering key".to_owned(),
+                "key" => "limit key paused".to_owned(),
                 "turn" => match &self.ahead {
                     Some(ahead) if ahead.value > 0 => format!("{} ahead", ahead.short()),
                     Some(_) => "next".to_owned(),

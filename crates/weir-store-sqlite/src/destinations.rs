@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, activity::Activity, limit_key::is_of_key};
+use weir_core::{
+    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, activity::Activity, limit_key::is_of_key,
+};
 use weir_sealing::Keyring;
 use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,

@@ -4,12 +4,12 @@
 //! the due index says how many are before it, and the forecast of the destination when that many are sent. Both are bounded,
 //! so a page of a list costs about as much as one delivery.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use weir_api_types as types;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, Timestamp, access::Actor, activity::Action, delivery::Delivery,
-    preview::Forecast, replay_share::MIN_SHARE_DIVISOR,
+    DeliveryId, Destination, DestinationId, LimitKey, Timestamp, access::Actor, activity::Action, delivery::Delivery,
+    limit_key::KeyLimits, preview::Forecast, replay_share::MIN_SHARE_DIVISOR,
 };
 use weir_store::{ActivityFilter, PLACES_LOOKED_AT, PageRequest, Place, Places};
 
@@ -84,8 +84,9 @@ pub(super) struct Outlooks {
 struct Outlook {
     /// What stops the destination.
     stops: Option<types::WaitsFor>,
-    /// `None`: it is not measured.
+    /// `None`: it is not measured, or its limit keys take turns, in which the due index is no order.
     queue: Option<Queue>,
+    keys: Option<Arc<KeyLimits>>,
 }
 
 /// The order of the deliveries of a destination, and how fast they are sent.
@@ -115,12 +116,13 @@ impl Outlooks {
         let mut outlooks = HashMap::with_capacity(found.len());
         for (index, (id, of)) in ids.into_iter().enumerate() {
             let Some(destination) = found.get(&id) else { continue };
-            let (stops, queue) = match index < MEASURED_AT_MOST {
+            let keys = destination.settings.key_limits.clone();
+            let (stops, queue) = match index < MEASURED_AT_MOST && keys.is_none() {
                 true if destination.settings.paused => (of_destination(api, destination, now).await?, None),
                 true => (waits_for(destination, now), Some(queue(api, destination, &of, looked_at, now).await?)),
                 false => (waits_for(destination, now), None),
             };
-            outlooks.insert(id, Outlook { stops, queue });
+            outlooks.insert(id, Outlook { stops, queue, keys });
         }
         Ok(Self { now, destinations: outlooks })
     }
@@ -131,6 +133,9 @@ impl Outlooks {
             return None;
         }
         let outlook = self.destinations.get(&delivery.destination_id)?;
+        if outlook.stops.is_none() && outlook.has_paused(delivery.limit_key.as_ref()) {
+            return Some(Wait { waits_for: waits("key", None, None), expected_at: None });
+        }
         Some(outlook.wait(delivery.id, delivery.next_attempt_at, self.now))
     }
 }
@@ -155,6 +160,11 @@ async fn queue(
 }
 
 impl Outlook {
+    fn has_paused(&self, key: Option<&LimitKey>) -> bool {
+        let special = self.keys.as_ref().zip(key).and_then(|(keys, key)| keys.overrides.get(key));
+        special.is_some_and(|special| special.paused)
+    }
+
     /// `due`: `None` behind an earlier delivery of the same key.
     fn wait(&self, id: DeliveryId, due: Option<Timestamp>, now: Timestamp) -> Wait {
         let place = self.queue.as_ref().and_then(|queue| queue.places.found.get(&id).copied());

@@ -91,6 +91,7 @@ pub(super) fn waits_for(waits_for: &WaitsFor) -> String {
     match &*waits_for.reason {
         "order" => "an earlier delivery of its ordering key".to_owned(),
         "due" => format!("its time{until}"),
+        "key" => "its limit key, which is paused".to_owned(),
         "turn" => match &waits_for.ahead {
             Some(ahead) => format!("its turn, with {}{} ahead", ahead.value, if ahead.capped { "+" } else { "" }),
             None => "its turn".to_owned(),
