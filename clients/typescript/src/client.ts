@@ -292,8 +292,9 @@ class Destinations extends Resource {
     await this.send("DELETE", "/v1/destinations/{id}", { id }, { headers: ifMatch(options) });
   }
 
-  backlog(id: string): Promise<Backlog> {
-    return this.call("GET", "/v1/destinations/{id}/backlog", { id });
+  /** What waits, and how fast it is sent; with `key` of this limit key alone. */
+  backlog(id: string, query: { key?: string } = {}): Promise<Backlog> {
+    return this.call("GET", "/v1/destinations/{id}/backlog", { id }, { query: { ...query } });
   }
 
   /** What happened in each bucket of a range; by default the last 15 minutes in steps of 10 s. */
@@ -311,9 +312,9 @@ class Destinations extends Resource {
     return this.call("GET", "/v1/destinations/{id}/health", { id }, { query });
   }
 
-  /** The audit of the recorded send starts; by default of the last day. */
-  audit(id: string, range: Range = {}): Promise<Audit> {
-    return this.call("GET", "/v1/destinations/{id}/audit", { id }, { query: range });
+  /** The audit of the recorded send starts, by default of the last day; with `key` of this limit key alone. */
+  audit(id: string, query: Range & { key?: string } = {}): Promise<Audit> {
+    return this.call("GET", "/v1/destinations/{id}/audit", { id }, { query });
   }
 
   /** Backlog, rates and the reason why it is not faster. */

@@ -123,7 +123,7 @@ export type ReceivedRequest = Schemas["VerifyRequest"];
 export type Verified = Schemas["Verified"];
 
 /** From an instant to another one, RFC 3339. */
-export type Range = Filter<"show_audit">;
+export type Range = Omit<Filter<"show_audit">, "key">;
 
 /** The deliveries to send again; without filters everything that is dead or failed. */
 export type ReplayFilter = Schemas["ReplayRequest"];

@@ -136,6 +136,9 @@ test("a limit key has a rate of its own, is listed and paused", async () => {
   const shown = await weir.destinations.limitKeys(id, { sort: "use", limit: 10 });
   assert.deepEqual(shown.data.map((row) => row.key).sort(), ["a/b", "cus_1"]);
   assert.equal((await weir.destinations.limitKeys(id, { q: "cus" })).data[0].waiting, 1);
+  const ofKey = await weir.destinations.backlog(id, { key: "a/b" });
+  assert.deepEqual([ofKey.pending, ofKey.limit_key], [1, "a/b"]);
+  assert.equal((await weir.destinations.audit(id, { key: "a/b" })).sends, 0);
   assert.equal((await weir.destinations.pauseKey(id, "a/b")).key_limits.overrides["a/b"].paused, true);
   assert.deepEqual((await weir.destinations.resumeKey(id, "a/b")).key_limits.overrides, {});
   const found = await all(weir.deliveries.list({ destination: id, limit_key: "a/b" }));

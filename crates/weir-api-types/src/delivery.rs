@@ -118,18 +118,15 @@ pub struct Attempt {
 /// The `detail` of a `hold` that is one of the limit group.
 pub const HELD_BY_GROUP: &str = "its limit group is held";
 
-/// How the `detail` of a `pause` of a limit key begins.
-pub const PAUSED_KEY: &str = "the limit key ";
-
 /// Why a delivery, or everything of a destination, is not sent yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WaitsFor {
-    /// `pause`: until somebody resumes the destination, or the limit key of the delivery. `hold`: the receiver asked Weir to
+    /// `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to
     /// wait, or people hold the destination or its limit group; a release of the destination ends the first of these.
     /// `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
     /// `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
-    /// deliveries `ahead` of it, at the rate that the limits and the receiver allow.
-    #[schema(pattern = "^(pause|hold|breaker|order|due|turn)$", example = "hold")]
+    /// deliveries `ahead` of it, at the rate that the limits and the receiver allow. `key`: until somebody resumes its limit key.
+    #[schema(pattern = "^(pause|hold|breaker|order|due|turn|key)$", example = "hold")]
     pub reason: String,
     /// When that ends; for `breaker` the next probe. Null for `pause` and `order`, while a probe is out, and for `turn` if
     /// no rate is known. With a capped `ahead`, the earliest instant.
@@ -144,7 +141,8 @@ pub struct WaitsFor {
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Timestamp>,
-    /// Only of `turn`: how many deliveries are sent before it. Null if a list has not counted them.
+    /// Only of `turn`: how many deliveries are sent before it. Null if a list has not counted them, and where limit keys take
+    /// turns.
     pub ahead: Option<ListCount>,
 }
 

@@ -31,6 +31,20 @@ pub struct Backlog {
     /// Whether the backlog gets empty at the rate of arrivals; null if unknown, or while the destination is paused or its
     /// breaker is not closed. Deliveries that arrived all at once do not count as arrivals.
     pub drains: Option<bool>,
+    /// The limit key that was asked for. Then `oldest_age_s` is of what waits, the rates are those of the last minute,
+    /// `effective_per_s` is the `share_per_s` of the list of keys, and `drain_eta_s` is without new events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false, example = "cus_1")]
+    pub limit_key: Option<String>,
+    /// What bounds this limit key, as in the list of keys. Absent if nothing waits or nothing bounds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false, pattern = "^(paused|key|destination|destination_paused|destination_held|destination_breaker)$", example = "key")]
+    pub binding: Option<String>,
+    /// Of a limit key: more than 20,000 deliveries of it or of all keys wait, so the numbers may be too low or the rate may
+    /// be shared with more keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = bool, required = false)]
+    pub is_partial: Option<bool>,
 }
 
 /// One page of the overview.
@@ -101,12 +115,13 @@ pub struct OverviewRow {
     pub drains: Option<bool>,
     /// Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     /// the limit, it is held, deliveries wait for
-    /// earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, or its limit. Or Weir itself does not send, or not
+    /// earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
+    /// they are paused), or its limit. Or Weir itself does not send, or not
     /// as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
     /// no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
     /// only for its retry.
     #[schema(
-        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|group|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|group|key|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
         example = "limit"
     )]
     pub reason: Option<String>,
@@ -327,6 +342,9 @@ pub struct Preview {
         example = json!(null)
     )]
     pub fault: Option<String>,
+    /// Of a destination with limits for single limit keys: what these allow what waits, and when an edit of `key_limits` acts,
+    /// in words. Both forecasts keep them as they are. Null for others.
+    pub key_limits: Option<String>,
 }
 
 /// How a destination would send its backlog.
@@ -353,7 +371,7 @@ pub struct Forecast {
     pub first_expiry_at: Option<Timestamp>,
 }
 
-/// What bounds a rate: a limit, the minimum interval, `max_in_flight`, or the adaptive pace.
+/// What bounds a rate: a limit, the minimum interval, `max_in_flight`, the adaptive pace, the limit group, or limit keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Binding {
@@ -375,7 +393,7 @@ pub struct BindingLimit {
 }
 
 /// `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
-/// adaptive pace. `group`: its share of its limit group.
+/// adaptive pace. `group`: its share of its limit group. `key`: the own limits of the limit keys that wait, together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OtherBinding {
@@ -383,4 +401,5 @@ pub enum OtherBinding {
     MinInterval,
     Adaptive,
     Group,
+    Key,
 }

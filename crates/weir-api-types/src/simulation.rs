@@ -19,6 +19,11 @@ pub struct Simulation {
     /// Whether the range had more deliveries than a simulation takes: a million, or two million attempts. Then the latest
     /// are played.
     pub truncated: bool,
+    /// Whether the destination has limits for single limit keys: they were not played, so what waited for them really was
+    /// sent later than here.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub ignores_key_limits: bool,
     pub backlog_max: BacklogMax,
     /// The deliveries that would wait at the end of the range.
     pub backlog_end: u64,

@@ -2,6 +2,7 @@
 //! They differ only in what they know: `/backlog` and `/preview` read one destination anew, with its last send and its answer
 //! times; a sample of the overview has all destinations and counts only what they send.
 
+mod keys;
 mod shares;
 
 use std::time::Duration;
@@ -19,7 +20,11 @@ use weir_core::{
 };
 use weir_store::StateCounts;
 
-pub(crate) use self::shares::{Share, Wish, divide, share};
+use self::shares::{Wish, divide};
+pub(crate) use self::{
+    keys::{KeyFigures, KeysTogether},
+    shares::{Share, share},
+};
 
 /// A destination that uses at least this share of its limit sends as fast as the limit allows: slots leave out up to
 /// 1 % of a window, and rates are averages that follow a change slowly.
@@ -58,6 +63,8 @@ pub(crate) struct Measured {
     pub(crate) pace: Option<Status>,
     /// What it may send of the rate of its limit group ([`share`]).
     pub(crate) share: Option<Share>,
+    /// What the limits of its limit keys allow, where that is read.
+    pub(crate) keys: Option<KeysTogether>,
 }
 
 /// The figures of a destination.
@@ -104,6 +111,8 @@ pub(crate) enum Reason {
     Adaptive,
     /// It sends its share of its limit group.
     Group,
+    /// What waits is of limit keys whose own limits allow no more, or that are paused.
+    Key,
     Limit,
     /// Weir itself does not send, or not as fast as it may.
     Fault(Fault),
@@ -120,6 +129,7 @@ impl Reason {
             Self::Slow => "slow",
             Self::Adaptive => "adaptive",
             Self::Group => "group",
+            Self::Key => "key",
             Self::Limit => "limit",
             Self::Fault(fault) => fault.as_str(),
         }
@@ -241,6 +251,7 @@ impl Measured {
         Forecast::new(&limiter, answers, now)
             .paced(Bound::Adaptive, self.pace.as_ref().map(|pace| pace.per_s))
             .paced(Bound::Group, self.share.map(|share| share.per_s))
+            .paced(Bound::Key, self.keys.map(|keys| keys.per_s))
     }
 
     /// When the backlog becomes empty, according to the forecast. By a fault of Weir less is sent, and nobody knows when
@@ -248,7 +259,16 @@ impl Measured {
     pub(crate) fn drain(&self, forecast: &Forecast) -> Drain {
         let (waiting, inflow_per_s) =
             (self.counts.waiting(), steady_inflow(self.older_arrivals_per_s, self.newer_arrivals_per_s));
-        let drain = forecast.drain(waiting, inflow_per_s);
+        let drain = match (self.keys, forecast.drain(waiting, inflow_per_s)) {
+            (Some(keys), _) if keys.longest.is_none() && waiting > 0 => Drain::Unknown,
+            // What arrives may be of keys that do not wait.
+            (Some(_), Drain::Never) if forecast.bound() == Some(Bound::Key) => Drain::Unknown,
+            // While one key waits for its own limits, the others may have drained.
+            (Some(keys), Drain::After(after)) if waiting > 0 => {
+                Drain::After(keys.longest.map_or(after, |key| after.max(key)))
+            }
+            (_, drain) => drain,
+        };
         if self.fault.is_none() || waiting == 0 {
             return drain;
         }
@@ -283,6 +303,9 @@ impl Figures {
             effective_per_s: match forecast.per_second() {
                 _ if destination.is_stopped() || destination.is(Condition::Held, now) => Some(0.0),
                 _ if measured.is_held_by_group(now) => Some(0.0),
+                // All that wait are paused.
+                _ if measured.keys.is_some_and(|keys| keys.per_s == 0.0) => Some(0.0),
+                _ if reason == Some(Reason::Key) && measured.keys.is_none() => Some(achieved_per_s),
                 // After the breaker has closed, a growing share is allowed.
                 rate => rate.map(|rate| rate * destination.breaker.share(now)),
             },
@@ -316,7 +339,8 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if measured.refusals.is_some() => Some(Reason::RefusedWithinLimit),
         () if destination.is(Condition::Held, now) || measured.is_held_by_group(now) => Some(Reason::Held),
         () if fault.is_some() => fault,
-        () if measured.is_at_limit(settings) || measured.has_spent_a_window(now) => Some(Reason::Limit),
+        () if measured.has_spent_a_window(now) => Some(Reason::Limit),
+        () if measured.is_at_limit(settings) && !measured.is_known_to_be_bound_by_keys(settings) => Some(Reason::Limit),
         () if measured.is_at_share() => Some(Reason::Group),
         () if measured.is_at_pace(settings) => Some(Reason::Adaptive),
         () if measured.is_full(settings) => Some(Reason::Slow),
@@ -325,6 +349,7 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if settings.order.is_by_key() => Some(Reason::Ordered),
         () if counts.of(DeliveryState::Pending) == 0 => None,
         () if measured.is_bound_by_group() => Some(Reason::Group),
+        () if measured.is_bound_by_keys(destination, now) => Some(Reason::Key),
         () if measured.pace.is_some() => Some(Reason::Adaptive),
         () => (!settings.rate_limits.is_unlimited()).then_some(Reason::Limit),
     }
@@ -341,11 +366,17 @@ fn drain(
     if matches!(reason, Some(Reason::Fault(_))) {
         return measured.drain(forecast);
     }
+    if reason == Some(Reason::Key) && measured.keys.is_none() && measured.achieved_per_s <= 0.0 {
+        return Drain::Unknown;
+    }
     // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
     let is_unbounded =
-        (limits.is_unlimited() && measured.pace.is_none() && measured.share.is_none()) || reason == Some(Reason::Slow);
+        (limits.is_unlimited() && measured.pace.is_none() && measured.share.is_none() && measured.keys.is_none())
+            || reason == Some(Reason::Slow);
     let is_measured = measured.answer_time(&destination.settings).is_some();
-    let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && !is_measured);
+    let is_estimated = reason == Some(Reason::Ordered)
+        || (reason == Some(Reason::Key) && measured.keys.is_none())
+        || (is_unbounded && !is_measured);
     let achieved = measured.achieved_per_s;
     if !is_estimated || achieved <= 0.0 {
         return measured.drain(forecast);
@@ -353,7 +384,8 @@ fn drain(
     let answers = Answers { max_in_flight: 1, time: Duration::from_secs_f64(1.0 / achieved) };
     let drain = measured.drain(&measured.forecast_with(destination, limits, Some(answers), now));
     // The recent rate may only reflect the inflow, and a higher rate may be possible.
-    if drain == Drain::Never && limits.is_unlimited() { Drain::Unknown } else { drain }
+    let is_unsure = limits.is_unlimited() || reason == Some(Reason::Key);
+    if drain == Drain::Never && is_unsure { Drain::Unknown } else { drain }
 }
 
 /// Rounded to three digits after the point. What is below one keeps four significant digits: a limit of one a minute is

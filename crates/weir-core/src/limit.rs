@@ -111,6 +111,8 @@ pub enum Bound {
     Adaptive,
     /// The share of its limit group.
     Group,
+    /// The limits of the limit keys that wait.
+    Key,
 }
 
 /// How the sends of a limit may lie in its window.

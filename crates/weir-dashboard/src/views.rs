@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_api_types::{
     Binding, BindingLimit, BriefDestination, Destination, DestinationOverview, HELD_BY_GROUP, ListCount, OtherBinding,
-    Override, OverviewRow, PAUSED_KEY, RateLimit, WaitsFor,
+    Override, OverviewRow, RateLimit, WaitsFor,
 };
 use weir_core::{Period, stall::Fault};
 
@@ -72,6 +72,7 @@ extend! {
                 Self::Other(OtherBinding::MinInterval) => "its minimum interval".to_owned(),
                 Self::Other(OtherBinding::MaxInFlight) => "max_in_flight".to_owned(),
                 Self::Other(OtherBinding::Group) => "its share of its limit group".to_owned(),
+                Self::Other(OtherBinding::Key) => "the limits of its limit keys".to_owned(),
                 Self::Other(OtherBinding::Adaptive) => "its adaptive pace".to_owned(),
             }
         }
@@ -150,6 +151,7 @@ pub(crate) fn reason_in_words(reason: &str) -> &str {
     match reason {
         "limit" => "It sends as fast as its limit allows",
         "group" => "It sends its share of its limit group",
+        "key" => "What waits is of limit keys whose own limits allow no more, or that are paused",
         "adaptive" => "It sends at its adaptive pace",
         "refused_within_limit" => "The receiver refuses sends that keep the limit",
         "slow" => "The receiver answers slowly, so max_in_flight is reached before the limit",
@@ -277,6 +279,7 @@ extend! {
                 "breaker" => format!("The breaker is open{because}."),
                 "order" => "An earlier delivery with the same ordering key has not ended.".to_owned(),
                 "due" => "The delay before this attempt has not ended.".to_owned(),
+                "key" => "Its limit key is paused. It is sent once somebody resumes the key.".to_owned(),
                 "turn" => match &self.ahead {
                     Some(ahead) if ahead.value > 0 => ahead.are_sent_first(),
                     Some(_) => "It is the next one.".to_owned(),
@@ -297,6 +300,7 @@ extend! {
                 "hold" => "held".to_owned(),
                 "breaker" => "breaker open".to_owned(),
                 "order" => "behind its ordering key".to_owned(),
+                "key" => "limit key paused".to_owned(),
                 "turn" => match &self.ahead {
                     Some(ahead) if ahead.value > 0 => format!("{} ahead", ahead.short()),
                     Some(_) => "next".to_owned(),
@@ -311,15 +315,9 @@ extend! {
             self.detail.as_deref() == Some(HELD_BY_GROUP)
         }
 
-        /// Whether the limit key is paused, and not the destination itself.
-        fn is_of_key(&self) -> bool {
-            self.detail.as_deref().is_some_and(|detail| detail.starts_with(PAUSED_KEY))
-        }
-
-        /// That the destination is paused, by whom or why, or that the limit key is.
+        /// That the destination is paused, by whom or why.
         fn paused(&self) -> String {
             match (&self.by, &self.detail) {
-                (None, Some(detail)) if self.is_of_key() => detail.clone(),
                 (Some(by), _) => format!("the destination is paused by {by}"),
                 (None, Some(detail)) => format!("the destination is paused, because {detail}"),
                 (None, None) => "the destination is paused".to_owned(),

@@ -21,6 +21,11 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// The pause between two steps, so that most of the store's time is left for deliveries. Shorter than the pause of the
 /// retention, because a person waits for a replay.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The time after which every process knows that a destination has a replay: two of its checks. The run of a flow that
+/// another process makes before may claim live deliveries only, so these flows are woken once more then.
+const OTHERS_KNOW: Duration = Duration::from_millis(500);
+/// The most flows that are woken once more. The sweep finds the others.
+const WOKEN_AGAIN: usize = 10_000;
 /// How often every destination with replays is woken, in case earlier wakes were lost. As often as the sweep wakes the
 /// others.
 const WAKE_ALL: Duration = Duration::from_secs(5);
@@ -34,13 +39,16 @@ pub struct Replayer {
     backoff: Backoff,
     /// When all destinations with replays were last woken.
     woken: Timestamp,
+    /// The flows to wake once more, and when.
+    again: (Timestamp, Vec<DestinationId>),
 }
 
 impl Replayer {
     /// The runs of `scheduler` learn from this replayer which destinations have replays.
     pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>, scheduler: &Scheduler) -> Self {
         let woken = clock.now();
-        Self { store, queue, clock, replay_shares: scheduler.replay_shares(), backoff: Backoff::default(), woken }
+        let (replay_shares, backoff) = (scheduler.replay_shares(), Backoff::default());
+        Self { store, queue, clock, replay_shares, backoff, woken, again: (woken, Vec::new()) }
     }
 
     /// Takes steps until `shutdown` resolves.
@@ -49,7 +57,7 @@ impl Replayer {
     }
 
     /// Takes one step of each replay. Returns whether there is more to move at once.
-    async fn step(&self, wake_all: bool) -> Result<bool, StoreError> {
+    async fn step(&mut self, wake_all: bool) -> Result<bool, StoreError> {
         let open = self.store.open_replays().await?;
         let now = self.clock.now();
         let mut more = false;
@@ -64,9 +72,21 @@ impl Replayer {
                 }
             };
             // Tell the runs of the replay before the wake: a run that does not know of it claims live deliveries only.
-            self.replay_shares.add(&step.wake);
+            if self.replay_shares.add(&step.wake) {
+                self.again.0 = now + OTHERS_KNOW;
+            }
             self.wake(&step.wake, now).await;
+            // The wake of a destination does not reach the flows of its limit keys.
+            self.wake(&step.flows, now).await;
+            let (until, again) = &mut self.again;
+            if now < *until {
+                again.extend(step.flows.into_iter().take(WOKEN_AGAIN.saturating_sub(again.len())));
+            }
             more |= step.more;
+        }
+        if self.again.0 <= now {
+            let again = std::mem::take(&mut self.again.1);
+            self.wake(&again, now).await;
         }
         // The list from the store also has the replays that other processes move, and no longer those that have ended.
         let destinations = if open.is_empty() { Vec::new() } else { self.store.replay_destinations().await? };

@@ -23,12 +23,14 @@ impl ReplayShares {
         }
     }
 
-    /// Adds destinations with replays.
-    pub(crate) fn add(&self, ids: &[DestinationId]) {
+    /// Adds destinations with replays. Returns whether one of them is new.
+    pub(crate) fn add(&self, ids: &[DestinationId]) -> bool {
         let mut credits = self.0.lock();
+        let before = credits.len();
         for id in ids {
             credits.entry(*id).or_default();
         }
+        credits.len() > before
     }
 
     /// Sets the destinations with replays. Returns those that are new.

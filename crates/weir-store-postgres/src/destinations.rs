@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
-use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
+use weir_core::{Destination, DestinationId, Timestamp, activity::Activity, limit_key::is_of_key};
 use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
@@ -138,7 +138,8 @@ impl Destinations for PostgresStore {
     }
 
     async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<Arrivals> {
-        let query = sqlx::query(RECENT_ARRIVALS)
+        let sql = if is_of_key(id) { RECENT_ARRIVALS_OF_FLOW } else { RECENT_ARRIVALS };
+        let query = sqlx::query(sql)
             .bind(uuid(id.as_bytes()))
             .bind(uuid(&first_id(now.before(window).as_millis())))
             .bind(uuid(&first_id(now.as_millis() + 1)));
@@ -195,6 +196,10 @@ pub(crate) const RECENT_SENDS: &str =
 pub(crate) const RECENT_ARRIVALS: &str = "SELECT count(*), (
         SELECT id FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT 1
     ) FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3";
+
+pub(crate) const RECENT_ARRIVALS_OF_FLOW: &str = "SELECT count(*), (
+        SELECT id FROM deliveries WHERE flow_id = $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT 1
+    ) FROM deliveries WHERE flow_id = $1 AND id >= $2 AND id < $3";
 
 pub(crate) const LIMIT_CHANGES: &str =
     "SELECT at, rate_limits, min_interval_ms FROM limit_changes WHERE destination_id = $1 ORDER BY at";

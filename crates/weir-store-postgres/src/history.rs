@@ -12,7 +12,10 @@ use sqlx::{
     query::Query,
     raw_sql,
 };
-use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
+use weir_core::{
+    DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event,
+    limit_key::is_of_key,
+};
 use weir_store::{
     DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
     ListOrder, ListStatements as _, Obstacle, Page, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
@@ -85,7 +88,8 @@ impl History for PostgresStore {
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
         let position = request.position();
-        let query = sqlx::query(SENDS)
+        let sql = if is_of_key(request.destination_id) { SENDS_OF_FLOW } else { SENDS };
+        let query = sqlx::query(sql)
             .bind(uuid(request.destination_id.as_bytes()))
             .bind(position.sent_at.as_nanos())
             .bind(request.to.as_nanos())
@@ -152,16 +156,28 @@ pub(crate) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable
 /// with each.
 pub(crate) const HASHED: &str = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_nestloop = off";
 
-/// The order of the index is by `sent_at`, so only the few attempts with the same `sent_at` are sorted.
-pub(crate) const SENDS: &str = r#"
+/// The sends of a destination, or of one of its flows. The order of each index is by `sent_at`, so only the few attempts
+/// with the same `sent_at` are sorted.
+macro_rules! sends {
+    ($of:literal) => {
+        concat!(
+            r#"
 SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at),
     coalesce(a.status_code = 429 OR (a.status_code IN (403, 503) AND (a.response_headers LIKE '%"retry-after"%'
         OR a.response_headers LIKE '%ratelimit-remaining","0"%')), false), a.status_code, a.failure, d.cost
 FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
     LEFT JOIN replays p ON p.id = d.replay_id AND p.created_at <= a.sent_at
-WHERE a.destination_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3
+WHERE a."#,
+            $of,
+            r#"_id = $1 AND a.sent_at >= $2 AND a.sent_at < $3
     AND (a.sent_at > $2 OR (a.delivery_id, a.number::bigint) > ($4, $5))
-ORDER BY a.sent_at, a.delivery_id, a.number LIMIT $6"#;
+ORDER BY a.sent_at, a.delivery_id, a.number LIMIT $6"#
+        )
+    };
+}
+
+pub(crate) const SENDS: &str = sends!("destination");
+pub(crate) const SENDS_OF_FLOW: &str = sends!("flow");
 
 impl PostgresStore {
     pub(crate) async fn read<T>(

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
-use weir_core::{DestinationId, Timestamp};
+use weir_core::{DestinationId, LimitKey, Timestamp};
 use weir_store::{
-    DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklogs, LimitKeys, StoreResult,
+    DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklogs, KeyCounts, LimitKeys, StoreResult, end_of_time,
     rows::{self, Row as _},
     sql,
 };
@@ -49,6 +49,14 @@ impl LimitKeys for PostgresStore {
         Ok(rows::key_backlogs(self.read(query, rows::key_backlog).await?))
     }
 
+    async fn key_counts(&self, id: DestinationId, key: &LimitKey) -> StoreResult<KeyCounts> {
+        let query = sqlx::query(KEY_COUNTS)
+            .bind(uuid(key.flow_id(id).as_bytes()))
+            .bind(uuid(id.as_bytes()))
+            .bind(i64::from(KEYS_LOOKED_AT));
+        Ok(rows::key_counts(self.read(query, rows::key_count).await?))
+    }
+
     async fn flow_sends(&self, flows: &[DestinationId], since: Timestamp) -> StoreResult<Vec<u64>> {
         let query = sqlx::query(FLOW_SENDS).bind(column(flows, |id| uuid(id.as_bytes()))).bind(since.as_nanos());
         let read = |row: &PgRow| Ok((row.destination_id(0)?, row.count(1)?));
@@ -82,6 +90,23 @@ UNION ALL (
     WHERE d.limit_key IS NOT NULL AND strpos(d.limit_key, $3) > 0
     GROUP BY d.limit_key ORDER BY count(*) DESC, d.limit_key COLLATE \"C\" LIMIT $4
 )"};
+
+/// Live deliveries and those of replays have a LIMIT each, so that no more than it is read of the index, which has all
+/// columns. The outstanding claims are those of the destination: OFFSET 0 keeps the planner from all deliveries of a flow.
+pub(crate) const KEY_COUNTS: &str = sql! {"
+WITH looked AS MATERIALIZED (
+    (SELECT state, created_at FROM deliveries
+    WHERE flow_id = $1 AND NOT is_replay AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT $3)
+    UNION ALL
+    (SELECT state, created_at FROM deliveries
+    WHERE flow_id = $1 AND is_replay AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT $3)
+    LIMIT $3
+)
+SELECT state, count(*), min(created_at) FROM looked GROUP BY state
+UNION ALL
+SELECT {delivering}::smallint, count(*) FILTER (WHERE flow_id = $1), NULL::bigint FROM (
+    SELECT flow_id FROM deliveries WHERE destination_id = $2 AND state = {delivering} OFFSET 0
+) claimed"};
 
 pub(crate) const FLOW_SENDS: &str = "
 SELECT r.id, (SELECT count(*) FROM attempts WHERE flow_id = r.id AND sent_at IS NOT NULL AND sent_at > $2)

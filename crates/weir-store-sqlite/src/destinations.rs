@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, activity::Activity};
+use weir_core::{
+    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, activity::Activity, limit_key::is_of_key,
+};
 use weir_sealing::Keyring;
 use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
@@ -141,7 +143,8 @@ impl Destinations for SqliteStore {
             .blob(id.as_bytes())
             .owned_blob(first_id(now.before(window).as_millis()))
             .owned_blob(first_id(now.as_millis() + 1));
-        Ok(fetch(&self.readers, RECENT_ARRIVALS, values, rows::arrivals).await?.pop().unwrap_or_default())
+        let sql = if is_of_key(id) { RECENT_ARRIVALS_OF_FLOW } else { RECENT_ARRIVALS };
+        Ok(fetch(&self.readers, sql, values, rows::arrivals).await?.pop().unwrap_or_default())
     }
 
     async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>> {
@@ -167,6 +170,10 @@ WHERE destination_id = ? AND sent_at > ? AND sent_at <= ?";
 pub(crate) const RECENT_ARRIVALS: &str = "
 SELECT count(*), min(id) FROM deliveries INDEXED BY deliveries_of_destination
 WHERE destination_id = ? AND id >= ? AND id < ?";
+
+pub(crate) const RECENT_ARRIVALS_OF_FLOW: &str = "
+SELECT count(*), min(id) FROM deliveries INDEXED BY deliveries_of_flow
+WHERE flow_id = ? AND id >= ? AND id < ?";
 
 pub(crate) const EDITED: &str = "
 SELECT updated_at, id FROM destinations WHERE (updated_at, id) > (?, ?) ORDER BY updated_at, id LIMIT ?";

@@ -6,7 +6,10 @@
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
+use weir_core::{
+    DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event,
+    limit_key::is_of_key,
+};
 use weir_store::{
     DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
     ListOrder, ListStatements as _, Page, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
@@ -79,7 +82,8 @@ impl History for SqliteStore {
         let mut values = Values::id(request.destination_id.as_bytes());
         values.int(position.sent_at.as_nanos()).int(request.to.as_nanos()).int(position.sent_at.as_nanos());
         values.blob(position.delivery_id.as_bytes()).int(position.number.into()).int(request.limit.into());
-        self.read(SENDS.to_owned(), values, rows::send).await
+        let sql = if is_of_key(request.destination_id) { SENDS_OF_FLOW } else { SENDS };
+        self.read(sql.to_owned(), values, rows::send).await
     }
 
     async fn past(&self, request: PastRequest) -> StoreResult<Vec<PastRecord>> {
@@ -115,16 +119,29 @@ WITH RECURSIVE tenants (tenant) AS (
 )
 SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT ?";
 
-/// The index ends with the primary key, so it is already in this order.
-pub(crate) const SENDS: &str = r#"
+/// The sends of a destination, or of one of its flows. Each index ends with the primary key, so it is already in this order.
+macro_rules! sends {
+    ($of:literal) => {
+        concat!(
+            r#"
 SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at),
     coalesce(a.status_code = 429 OR (a.status_code IN (403, 503) AND (a.response_headers LIKE '%"retry-after"%'
         OR a.response_headers LIKE '%ratelimit-remaining","0"%')), false), a.status_code, a.failure, d.cost
-FROM attempts a INDEXED BY attempts_of_destination CROSS JOIN deliveries d ON d.id = a.delivery_id
+FROM attempts a INDEXED BY attempts_of_"#,
+            $of,
+            r#" CROSS JOIN deliveries d ON d.id = a.delivery_id
     LEFT JOIN replays p ON p.id = d.replay_id AND p.created_at <= a.sent_at
-WHERE a.destination_id = ? AND a.sent_at >= ? AND a.sent_at < ?
+WHERE a."#,
+            $of,
+            r#"_id = ? AND a.sent_at >= ? AND a.sent_at < ?
     AND (a.sent_at > ? OR (a.delivery_id, a.number) > (?, ?))
-ORDER BY a.sent_at, a.delivery_id, a.number LIMIT +?"#;
+ORDER BY a.sent_at, a.delivery_id, a.number LIMIT +?"#
+        )
+    };
+}
+
+pub(crate) const SENDS: &str = sends!("destination");
+pub(crate) const SENDS_OF_FLOW: &str = sends!("flow");
 
 /// The index has the deliveries in this order; only the attempts of one delivery are sorted.
 pub(crate) fn past() -> String {

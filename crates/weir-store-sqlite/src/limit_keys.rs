@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DestinationId, Timestamp};
+use weir_core::{DestinationId, LimitKey, Timestamp};
 use weir_store::{
-    DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklogs, LimitKeys, StoreResult,
+    DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklogs, KeyCounts, LimitKeys, StoreResult, end_of_time,
     rows::{self, Row as _},
     sql,
 };
@@ -42,6 +42,13 @@ impl LimitKeys for SqliteStore {
         // One more row shows that there are more.
         values.int(i64::from(KEYS_LOOKED_AT) + 1).text(search.unwrap_or_default()).int(limit.into());
         Ok(rows::key_backlogs(fetch(&self.readers, KEY_BACKLOGS, values, rows::key_backlog).await?))
+    }
+
+    async fn key_counts(&self, id: DestinationId, key: &LimitKey) -> StoreResult<KeyCounts> {
+        let flow = key.flow_id(id);
+        let mut values = Values::id(flow.as_bytes());
+        values.blob(id.as_bytes()).int(KEYS_LOOKED_AT.into());
+        Ok(rows::key_counts(fetch(&self.readers, KEY_COUNTS, values, rows::key_count).await?))
     }
 
     async fn flow_sends(&self, flows: &[DestinationId], since: Timestamp) -> StoreResult<Vec<u64>> {
@@ -86,6 +93,23 @@ UNION ALL SELECT * FROM (
     WHERE d.limit_key IS NOT NULL AND instr(d.limit_key, ?3) > 0
     GROUP BY d.limit_key ORDER BY count(*) DESC, d.limit_key LIMIT +?4
 )"
+);
+
+/// Live deliveries and those of replays have a LIMIT each, so that no more than it is read of the index.
+pub(crate) const KEY_COUNTS: &str = sql!(
+    "
+WITH looked (id) AS MATERIALIZED (
+    SELECT * FROM (SELECT id FROM deliveries INDEXED BY deliveries_due_of_flow
+        WHERE flow_id = ?1 AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT +?3)
+    UNION ALL
+    SELECT * FROM (SELECT id FROM deliveries INDEXED BY deliveries_due_of_flow
+        WHERE flow_id = ?1 AND is_replay = 1 AND state IN ({waiting}) ORDER BY next_attempt_at LIMIT +?3)
+    LIMIT +?3
+)
+SELECT d.state, count(*), min(d.created_at) FROM looked l CROSS JOIN deliveries d ON d.id = l.id GROUP BY d.state
+UNION ALL
+SELECT {delivering}, count(*), NULL FROM deliveries INDEXED BY deliveries_claimed
+    WHERE destination_id = ?2 AND state = {delivering} AND +flow_id = ?1"
 );
 
 pub(crate) static FLOW_SENDS: Batch = Batch::new(

@@ -17,10 +17,10 @@ use crate::{
     claims::{BODY, CLAIM, OLDEST_DUE},
     counters::{LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING, PLACES},
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
-    destinations::{RECENT_SENDS, WAITING_BY_STATE},
+    destinations::{RECENT_ARRIVALS_OF_FLOW, RECENT_SENDS, WAITING_BY_STATE},
     discard::{DEAD_LETTERS, DISCARD},
     flow_statements::{DUE_DESTINATIONS, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
-    history::{SENDS, TENANTS_WITH_KEYS, events_page, events_window_end, past},
+    history::{SENDS, SENDS_OF_FLOW, TENANTS_WITH_KEYS, events_page, events_window_end, past},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
     limit_groups::{MEMBERS, MEMBERSHIPS},
     message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
@@ -151,6 +151,12 @@ fn reads_use_their_indexes() {
         ("abandoned claims", ABANDONED, "USING INDEX deliveries_claimed"),
         ("recent sends", RECENT_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("sends", SENDS, "USING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
+        ("sends of a key", SENDS_OF_FLOW, "USING INDEX attempts_of_flow (flow_id=? AND sent_at>?"),
+        (
+            "recent arrivals of a key",
+            RECENT_ARRIVALS_OF_FLOW,
+            "USING COVERING INDEX deliveries_of_flow (flow_id=? AND id>?",
+        ),
         ("body", BODY, "USING INDEX events_id (id=?)"),
         ("coalescing", COALESCING, "USING INDEX deliveries_coalescing (destination_id=? AND coalesce_key=?)"),
         (
@@ -195,7 +201,7 @@ fn reads_use_their_indexes() {
         assert!(plan_of_past.contains(part), "{plan_of_past}");
     }
     // These need the order of their index: no sort.
-    for sql in [SENDS, FIRST_OF_GROUP, MESSAGE_GROUPS, DESTINATIONS_WITH_GROUPS] {
+    for sql in [SENDS, SENDS_OF_FLOW, FIRST_OF_GROUP, MESSAGE_GROUPS, DESTINATIONS_WITH_GROUPS] {
         let plan = plan(&connection, sql);
         assert!(!plan.contains("TEMP B-TREE"), "{plan}");
     }

@@ -380,7 +380,7 @@ pub trait Destinations: Send + Sync {
     /// The number of attempts of a destination that started in the `window` before `now`.
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
 
-    /// The new deliveries of a destination in the `window` before `now`.
+    /// The new deliveries of a destination, or of a flow with a limit key, in the `window` before `now`.
     async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<Arrivals>;
 
     /// At most `limit` destinations whose last edit is after this position, in the order of their edits.

@@ -19,6 +19,7 @@ pub struct DeliveryDetail {
 /// Which recorded sends of a destination to read.
 #[derive(Debug, Clone, Copy)]
 pub struct SendsRequest {
+    /// Or the flow of one of its limit keys.
     pub destination_id: DestinationId,
     /// Sends in `[from, to)`.
     pub from: Timestamp,
@@ -168,7 +169,7 @@ pub trait History: Send + Sync {
     /// index: those of deliveries that ended undelivered.
     async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups>;
 
-    /// A page of the recorded send starts of a destination, earliest first. A page with fewer rows than its limit is
+    /// A page of the recorded send starts of a destination or a flow, earliest first. A page with fewer rows than its limit is
     /// the last.
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>>;
 

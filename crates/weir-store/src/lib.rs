@@ -106,7 +106,7 @@ pub use limit_groups::{
     GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
     tenant_code,
 };
-pub use limit_keys::{FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, LimitKeys};
+pub use limit_keys::{FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, KeyCounts, LimitKeys};
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};

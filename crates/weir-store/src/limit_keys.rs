@@ -33,6 +33,27 @@ pub struct KeyBacklogs {
     pub is_partial: bool,
 }
 
+/// What is out of one limit key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyCounts {
+    pub pending: u64,
+    pub retrying: u64,
+    pub delivering: u64,
+    /// When the waiting delivery that has waited longest was stored.
+    pub oldest_at: Option<Timestamp>,
+}
+
+impl KeyCounts {
+    pub fn waiting(&self) -> u64 {
+        self.pending + self.retrying
+    }
+
+    /// More deliveries of the key may wait than were counted.
+    pub fn is_partial(&self) -> bool {
+        self.waiting() >= KEYS_LOOKED_AT.into()
+    }
+}
+
 #[async_trait]
 pub trait LimitKeys: Send + Sync {
     /// What these flows are, in the order of the request: from any delivery of each. `None` for a flow without one.
@@ -50,6 +71,9 @@ pub trait LimitKeys: Send + Sync {
     /// The keys of a destination with a backlog, at most `limit`, the longest backlog first; with `search` those that contain
     /// this text.
     async fn key_backlogs(&self, id: DestinationId, search: Option<&str>, limit: u32) -> StoreResult<KeyBacklogs>;
+
+    /// The counts of one key of a destination. At most [`KEYS_LOOKED_AT`] waiting deliveries are counted.
+    async fn key_counts(&self, id: DestinationId, key: &LimitKey) -> StoreResult<KeyCounts>;
 
     /// How many sends each of these flows has started after `since`, in the order of the request.
     async fn flow_sends(&self, flows: &[DestinationId], since: Timestamp) -> StoreResult<Vec<u64>>;

@@ -49,8 +49,8 @@ pub use self::{
     },
 };
 use crate::{
-    Arrivals, DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, MessageGroup, Place, SendHistory,
-    SentCounts,
+    Arrivals, DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, KeyCounts, MessageGroup, Place,
+    SendHistory, SentCounts,
 };
 
 /// A stored value that no store writes. The text names the value, as in "a state".
@@ -179,6 +179,27 @@ pub fn key_backlogs(rows: impl IntoIterator<Item = (Option<LimitKey>, u64, Times
         }
     }
     backlogs
+}
+
+/// From three columns: a state, how many deliveries of a key are in it, and when the first of them was stored.
+pub fn key_count<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DeliveryState, u64, Option<Timestamp>), E> {
+    Ok((row.state(0)?, row.count(1)?, row.optional_time(2)?))
+}
+
+/// From the rows of [`key_count`].
+pub fn key_counts(rows: impl IntoIterator<Item = (DeliveryState, u64, Option<Timestamp>)>) -> KeyCounts {
+    let mut counts = KeyCounts::default();
+    for (state, count, oldest_at) in rows {
+        match state {
+            DeliveryState::Delivering => counts.delivering = count,
+            DeliveryState::Retrying => counts.retrying = count,
+            _ => counts.pending = count,
+        }
+        if state != DeliveryState::Delivering {
+            counts.oldest_at = counts.oldest_at.into_iter().chain(oldest_at).min();
+        }
+    }
+    counts
 }
 
 /// From four columns: the destination, its last recorded send, whether it has outstanding claims, and the restore mark

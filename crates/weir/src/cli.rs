@@ -204,6 +204,9 @@ pub(crate) struct AuditArgs {
     /// Audit only this destination, by id or name; may be repeated
     #[arg(long = "destination", value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
     pub(crate) destinations: Vec<String>,
+    /// Audit only the sends of this limit key of the destination, by its own limits; `""` is that of events without one
+    #[arg(long, value_name = "KEY", requires = "destinations")]
+    pub(crate) limit_key: Option<String>,
     /// Ignore sends before this time: 2h (ago), yesterday, a date, or RFC 3339 [default: a day before --to]
     #[arg(long, visible_alias = "since", value_name = "TIME")]
     pub(crate) from: Option<PastTime>,

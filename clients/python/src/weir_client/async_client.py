@@ -366,8 +366,10 @@ class Destinations(_Resource):
         """Deletes the destination and cancels what waits for it. The history stays."""
         await self._call("DELETE", "/v1/destinations/{id}", {"id": id}, headers=given({"if-match": if_match}))
 
-    async def backlog(self, id: str) -> Backlog:
-        return cast(Backlog, await self._call("GET", "/v1/destinations/{id}/backlog", {"id": id}))
+    async def backlog(self, id: str, *, key: str | None = None) -> Backlog:
+        """What waits, and how fast it is sent; with `key` of this limit key alone."""
+        query = {"key": key}
+        return cast(Backlog, await self._call("GET", "/v1/destinations/{id}/backlog", {"id": id}, query=query))
 
     async def history(
         self,
@@ -399,9 +401,11 @@ class Destinations(_Resource):
         query = {"window": window}
         return cast(DestinationHealth, await self._call("GET", "/v1/destinations/{id}/health", {"id": id}, query=query))
 
-    async def audit(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> Audit:
-        """The audit of the recorded send starts; by default of the last day."""
-        query = {"from": time_text(from_), "to": time_text(to)}
+    async def audit(
+        self, id: str, *, key: str | None = None, from_: Time | None = None, to: Time | None = None
+    ) -> Audit:
+        """The audit of the recorded send starts, by default of the last day; with `key` of this limit key alone."""
+        query = {"key": key, "from": time_text(from_), "to": time_text(to)}
         return cast(Audit, await self._call("GET", "/v1/destinations/{id}/audit", {"id": id}, query=query))
 
     async def overview(self, id: str) -> OverviewRow:

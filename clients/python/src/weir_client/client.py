@@ -367,8 +367,10 @@ class Destinations(_Resource):
         """Deletes the destination and cancels what waits for it. The history stays."""
         self._call("DELETE", "/v1/destinations/{id}", {"id": id}, headers=given({"if-match": if_match}))
 
-    def backlog(self, id: str) -> Backlog:
-        return cast(Backlog, self._call("GET", "/v1/destinations/{id}/backlog", {"id": id}))
+    def backlog(self, id: str, *, key: str | None = None) -> Backlog:
+        """What waits, and how fast it is sent; with `key` of this limit key alone."""
+        query = {"key": key}
+        return cast(Backlog, self._call("GET", "/v1/destinations/{id}/backlog", {"id": id}, query=query))
 
     def history(
         self,
@@ -400,9 +402,11 @@ class Destinations(_Resource):
         query = {"window": window}
         return cast(DestinationHealth, self._call("GET", "/v1/destinations/{id}/health", {"id": id}, query=query))
 
-    def audit(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> Audit:
-        """The audit of the recorded send starts; by default of the last day."""
-        query = {"from": time_text(from_), "to": time_text(to)}
+    def audit(
+        self, id: str, *, key: str | None = None, from_: Time | None = None, to: Time | None = None
+    ) -> Audit:
+        """The audit of the recorded send starts, by default of the last day; with `key` of this limit key alone."""
+        query = {"key": key, "from": time_text(from_), "to": time_text(to)}
         return cast(Audit, self._call("GET", "/v1/destinations/{id}/audit", {"id": id}, query=query))
 
     def overview(self, id: str) -> OverviewRow:

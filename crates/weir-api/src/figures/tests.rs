@@ -1,17 +1,18 @@
 use std::sync::Arc;
 
 use weir_core::{
-    DestinationId, Period, RateLimit,
+    DestinationId, LimitKey, Period, RateLimit,
     address::AddressPolicy,
     breaker::{AttemptWindow, Breaker, BreakerPolicy, EndedAttempt},
     delivery::AttemptOutcome,
     limit::MinInterval,
+    limit_key::{KeyLimits, KeyOverride},
     order::DeliveryOrder,
     outcome::Effect,
     refusals::{Cause, Remedy},
 };
 
-use weir_store::DestinationCounts;
+use weir_store::{DestinationCounts, KeyBacklog, KeyBacklogs};
 
 use super::*;
 use crate::{
@@ -223,4 +224,64 @@ fn the_sends_of_a_long_window_are_averaged_over_a_minute() {
 fn a_rate_below_one_keeps_its_digits() {
     let rates = [0.0, 1.0 / 60.0, 1.0 / 86_400.0, 0.5, -0.25, 9.900_990_1, 299.4];
     assert_eq!(rates.map(millis), [0.0, 0.016_67, 0.000_011_57, 0.5, -0.25, 9.901, 299.4]);
+}
+
+/// The destination with limits of its keys, which was edited a minute ago.
+fn keyed(destination: &mut Destination) {
+    destination.settings.key_limits = Some(Arc::new(KeyLimits {
+        pointer: "/customer".to_owned(),
+        rate_limits: RateLimits::new(vec![RateLimit::new(2, Period::SECOND).unwrap()]).unwrap(),
+        max_in_flight: None,
+        weight: 1,
+        overrides: [(LimitKey::new("still"), KeyOverride { paused: true, ..KeyOverride::default() })].into(),
+    }));
+    destination.updated_at = NOW - Duration::from_secs(60);
+}
+
+#[test]
+fn keys_bind_where_what_waits_is_not_sent_as_fast_as_the_destination_may() {
+    let waits = Measured { oldest_at: Some(NOW - Duration::from_secs(30)), ..measured(100, 2, 4.0) };
+    let figures = Figures::of(&destination(keyed), &waits, NOW);
+    assert_eq!((figures.reason, figures.effective_per_s), (Some(Reason::Key), Some(4.0)));
+    assert_eq!(figures.drain_eta, Some(Duration::from_secs(25)), "at the recent rate");
+    let nothing = Figures::of(&destination(keyed), &Measured { achieved_per_s: 0.0, ..waits.clone() }, NOW);
+    assert_eq!((nothing.reason, nothing.drain_eta), (Some(Reason::Key), None));
+    let arrives = Measured { older_arrivals_per_s: 9.0, newer_arrivals_per_s: 9.0, ..waits.clone() };
+    let busy = Figures::of(&destination(keyed), &arrives, NOW);
+    assert_eq!((busy.reason, busy.drains), (Some(Reason::Key), None), "it may be of keys that do not wait");
+    assert_eq!(reason_of(keyed, &Measured { achieved_per_s: 9.5, ..waits.clone() }), Some("limit"));
+    assert_eq!(reason_of(keyed, &measured(100, 8, 4.0)), Some("slow"));
+    // It has not waited long enough to be sure.
+    assert_eq!(reason_of(keyed, &measured(100, 2, 4.0)), Some("limit"));
+    let edited = |destination: &mut Destination| {
+        keyed(destination);
+        destination.updated_at = NOW;
+    };
+    assert_eq!(reason_of(edited, &waits), Some("limit"));
+    let only_turns = |destination: &mut Destination| {
+        keyed(destination);
+        let limits = Arc::make_mut(destination.settings.key_limits.as_mut().unwrap());
+        (limits.rate_limits, limits.overrides) = (RateLimits::UNLIMITED, Default::default());
+    };
+    assert_eq!(reason_of(only_turns, &waits), Some("limit"));
+}
+
+#[test]
+fn known_keys_that_wait_bound_the_rate_and_the_drain() {
+    let of = |backlogs: &[(&str, u64)], is_partial| {
+        let row = |&(key, waiting): &(&str, u64)| KeyBacklog { key: LimitKey::new(key), waiting, oldest_at: NOW };
+        let backlogs = KeyBacklogs { keys: backlogs.iter().map(row).collect(), is_partial };
+        let keys = KeysTogether::of(&destination(keyed), &backlogs);
+        let waiting = backlogs.keys.iter().map(|backlog| backlog.waiting).sum();
+        Figures::of(&destination(keyed), &Measured { keys, ..measured(waiting, 0, 0.0) }, NOW)
+    };
+    let seconds = |eta: Option<Duration>| eta.map(|eta| eta.as_secs_f64().round());
+    let two = of(&[("a", 90), ("b", 10)], false);
+    assert_eq!((two.reason, two.effective_per_s), (Some(Reason::Key), Some(4.0)));
+    assert_eq!(seconds(two.drain_eta), Some(45.0), "as long as the longest of them");
+    let six = of(&[("a", 9), ("b", 9), ("c", 9), ("d", 9), ("e", 9), ("f", 9)], false);
+    assert_eq!((six.reason, seconds(six.drain_eta)), (Some(Reason::Limit), Some(6.0)));
+    let stands = of(&[("still", 9)], false);
+    assert_eq!((stands.reason, stands.effective_per_s, stands.drain_eta), (Some(Reason::Key), Some(0.0), None));
+    assert_eq!(of(&[("a", 9)], true).reason, Some(Reason::Limit), "there may be others");
 }

@@ -139,6 +139,7 @@ impl Sample {
                 fault: stalls.fault_of(id, now),
                 pace: paces.remove(&id),
                 share: None,
+                keys: None,
             }
         };
         let mut measured: Vec<_> = destinations.iter().map(&mut measured).collect();
@@ -332,7 +333,7 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
             | Reason::Ordered
             | Reason::Slow,
         ) => 2,
-        Some(Reason::Adaptive | Reason::Group | Reason::Limit) => 3,
+        Some(Reason::Adaptive | Reason::Group | Reason::Key | Reason::Limit) => 3,
         None if figures.counts.waiting() > 0 => 4,
         None if figures.counts.dead_letters() > 0 => 5,
         None if destination.settings.paused => 6,

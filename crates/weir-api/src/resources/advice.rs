@@ -49,7 +49,7 @@ pub(crate) fn advice(
                 let shorter = limits.clone().with_min_interval(Some(MinInterval::from_millis(value)?));
                 Some(view(measured, "min_interval_ms", value, None, &forecast(&shorter)))
             }
-            Bound::MaxInFlight | Bound::Adaptive | Bound::Group => None,
+            Bound::MaxInFlight | Bound::Adaptive | Bound::Group | Bound::Key => None,
         },
         _ => None,
     }

@@ -5,19 +5,20 @@ use std::time::Duration;
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{
-    DestinationId, Timestamp,
+    DestinationId, RateLimits, Timestamp,
     audit::{AuditReport, Auditor, UnknownSend},
+    retention::ACTIVITY_KEPT,
 };
 use weir_store::{SendRecord, SendsRequest};
 
-use super::destinations;
+use super::{destinations, limit_keys};
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem},
     readers::{
         body::PathId,
-        query::{Query, RangeParameters},
-        texts::DestinationIdText,
+        query::{Query, RangeParameters, parameters},
+        texts::{DestinationIdText, LimitKeyText},
     },
     state::{Api, ApiState},
 };
@@ -29,42 +30,65 @@ const PAGE: u32 = 5_000;
 /// An audit that takes longer is refused. Shorter than the timeout of `weir audit`.
 const TIME_LIMIT: Duration = Duration::from_secs(100);
 
+parameters! {
+    /// Of what to audit the sends.
+    pub(crate) struct AuditParameters {
+        /// Only the sends of this limit key, by the limits that it had itself. `""`: the events without a key. Only for
+        /// destinations with `key_limits`.
+        key: Option<LimitKeyText>,
+    }
+}
+
 /// Audit a destination's limits
 ///
 /// The audit is exact for every sliding window inside the range. It is computed from the recorded send starts. Without
 /// `from`, the range begins a day before `to`; without `to`, it ends with the last send. Deleted destinations can be
 /// audited too. An edit must take effect within 100 ms; a window that spans an edit is judged by the larger limit. A
-/// range with too many sends for an audit of 100 s is refused.
+/// range with too many sends for an audit of 100 s is refused. With `key` the same of one limit key; what its limits were at
+/// each time says the activity log, of a year at most.
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/audit", operation_id = "show_audit", tag = "destinations",
-    params(("id" = DestinationIdText, Path, description = "`dst_…`"), RangeParameters),
+    params(("id" = DestinationIdText, Path, description = "`dst_…`"), AuditParameters, RangeParameters),
     responses((status = 200, description = "The audit", body = types::Audit))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    Query(range): Query<RangeParameters>,
+    Query((asked, range)): Query<(AuditParameters, RangeParameters)>,
 ) -> ApiResult<Json<AuditReport>> {
     let (from, to) = range.times();
-    match api.store.destination(id).await? {
-        Some(destination) if caller.sees(&destination.settings.tenant) => {}
+    let from = from.unwrap_or_else(|| to.unwrap_or_else(|| api.clock.now()).before(DEFAULT_RANGE).max(Timestamp::MIN));
+    let to = to.unwrap_or(Timestamp::MAX);
+    match (api.store.destination(id).await?, &asked.key) {
+        (Some(destination), Some(LimitKeyText(key))) if caller.sees(&destination.settings.tenant) => {
+            let from = from.max(api.clock.now().before(ACTIVITY_KEPT));
+            let audit = async {
+                let (flow, changes) = limit_keys::evidence(&api, &destination, key, from).await?;
+                judge(&api, flow, changes, (from, to)).await
+            };
+            return in_time("the audit", audit).await.map(Json);
+        }
+        (Some(destination), None) if caller.sees(&destination.settings.tenant) => {}
         // The tenant of a deleted destination is not known any more, so only a caller for all tenants may audit it.
-        None if caller.sees_all() && api.store.destination_existed(id).await? => {}
+        (None, None) if caller.sees_all() && api.store.destination_existed(id).await? => {}
         _ => return Err(destinations::missing(id)),
     }
-    let from = from.unwrap_or_else(|| to.unwrap_or_else(|| api.clock.now()).before(DEFAULT_RANGE).max(Timestamp::MIN));
-    in_time("the audit", judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(Json)
+    let audit = async {
+        let changes = api.store.limit_changes(id).await?.into_iter().map(|change| (change.at, change.limits)).collect();
+        judge(&api, id, changes, (from, to)).await
+    };
+    in_time("the audit", audit).await.map(Json)
 }
 
+/// The sends of a destination, or of the flow of one of its keys.
 async fn judge(
     api: &ApiState,
     destination_id: DestinationId,
-    from: Timestamp,
-    to: Timestamp,
+    changes: Vec<(Timestamp, RateLimits)>,
+    (from, to): (Timestamp, Timestamp),
 ) -> ApiResult<AuditReport> {
-    let changes = api.store.limit_changes(destination_id).await?;
-    let mut auditor = Auditor::new(changes.into_iter().map(|change| (change.at, change.limits)).collect(), from, to);
+    let mut auditor = Auditor::new(changes, from, to);
     let mut request = SendsRequest { destination_id, from, to, after: None, limit: PAGE };
     loop {
         let page = api.store.sends(request).await?;

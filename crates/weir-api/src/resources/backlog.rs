@@ -6,14 +6,21 @@ use std::time::Duration;
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring};
-use weir_store::{DestinationCounts, MINUTE, SentCounts, StateCounts};
+use weir_store::{DestinationCounts, KEYS_LOOKED_AT, MINUTE, SentCounts, StateCounts};
 
-use super::destinations::{self, adaptive::pace_of};
+use super::{
+    destinations::{self, adaptive::pace_of},
+    limit_keys,
+};
 use crate::{
     auth::Caller,
-    figures::{Figures, Measured, Share, flood_began, is_slow, millis, per_second},
+    figures::{Figures, KeysTogether, Measured, Share, flood_began, is_slow, millis, per_second},
     problem::ApiResult,
-    readers::{body::PathId, query::Query, texts::DestinationIdText},
+    readers::{
+        body::PathId,
+        query::{Query, parameters},
+        texts::{DestinationIdText, LimitKeyText},
+    },
     state::{Api, ApiState},
 };
 
@@ -29,19 +36,33 @@ const ANSWERS: Duration = MINUTE;
 const FEW_ANSWERS: u64 = 20;
 const ANSWERS_IF_FEW: Duration = Duration::from_secs(5 * 60);
 
+parameters! {
+    /// Of what to show the backlog.
+    pub(crate) struct BacklogParameters {
+        /// Only this limit key, with the figures that the list of keys has. `""`: the events without a key. Only for
+        /// destinations with `key_limits`.
+        key: Option<LimitKeyText>,
+    }
+}
+
 /// Show a destination's backlog
+///
+/// With `key` that of one limit key: its own rates and its part of the rate of the destination.
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations",
-    params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    params(("id" = DestinationIdText, Path, description = "`dst_…`"), BacklogParameters),
     responses((status = 200, description = "The current backlog", body = types::Backlog))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
-    _: Query<()>,
+    Query(asked): Query<BacklogParameters>,
 ) -> ApiResult<Json<types::Backlog>> {
     let destination = destinations::find(&api, &caller, id).await?;
+    if let Some(LimitKeyText(key)) = asked.key {
+        return limit_keys::backlog(&api, &destination, key).await.map(Json);
+    }
     let counts = api.store.destination_counts(id).await?;
     let now = api.clock.now();
     let measured = measure(&api, &destination, &counts, now).await?;
@@ -65,11 +86,12 @@ pub(crate) async fn measure(
         arrivals_per_s: per_second(arrivals.count, began, now),
         older_arrivals_per_s: per_s(arrivals.count.saturating_sub(newer.count)),
         newer_arrivals_per_s: per_s(newer.count),
+        keys: keys_of(api, destination, counted).await?,
         ..measure_sends(api, destination, counted, now).await?
     })
 }
 
-/// The same without the arrivals: enough to say when what waits is sent.
+/// The same without the arrivals and the keys: enough to say when what waits is sent.
 pub(crate) async fn measure_sends(
     api: &ApiState,
     destination: &Destination,
@@ -113,6 +135,20 @@ async fn share_of(api: &ApiState, destination: &Destination) -> ApiResult<Option
     Ok(api.live.sample().await?.row(destination.id).and_then(|row| row.figures.share))
 }
 
+/// What the limits of the keys that wait allow together. Only for a destination whose keys may wait for limits of their own.
+async fn keys_of(
+    api: &ApiState,
+    destination: &Destination,
+    counted: &DestinationCounts,
+) -> ApiResult<Option<KeysTogether>> {
+    let may_bind = destination.settings.key_limits.as_ref().is_some_and(|limits| limits.may_bind());
+    if !may_bind || counted.pending + counted.retrying == 0 {
+        return Ok(None);
+    }
+    let backlogs = api.store.key_backlogs(destination.id, None, KEYS_LOOKED_AT).await?;
+    Ok(KeysTogether::of(destination, &backlogs))
+}
+
 /// What is recorded for those of these limits that have the window shape; and the usual cost of what waits, or 0.
 pub(crate) async fn rings(
     api: &ApiState,
@@ -142,6 +178,9 @@ pub(crate) fn view(counts: &DestinationCounts, figures: Figures, now: Timestamp)
         arrivals_per_s: millis(figures.arrivals_per_s),
         drain_eta_s: figures.drain_eta.map(|time| millis(time.as_secs_f64())),
         drains: figures.drains,
+        limit_key: None,
+        binding: None,
+        is_partial: None,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The limit keys of a destination: which wait, what each may send, and the pause of single ones.
 
-use std::{cmp::Reverse, collections::HashSet, sync::Arc};
+mod changes;
+
+use std::{cmp::Reverse, sync::Arc};
 
 use axum::{
     Json,
@@ -10,7 +12,7 @@ use axum::{
 use http::request::Parts;
 use weir_api_types as types;
 use weir_core::{
-    Condition, Destination, DestinationId, LimitKey, Timestamp,
+    Destination, DestinationId, LimitKey, RateLimits, Timestamp,
     destination::Settings,
     limit_key::{FlowLimits, MAX_OVERRIDES},
 };
@@ -22,7 +24,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
-    figures::{Wish, divide, millis},
+    figures::{KeyFigures, millis},
     problem::{ApiResult, Changed, Problem, Refused},
     readers::{
         body::PathId,
@@ -30,7 +32,7 @@ use crate::{
         query::{Query, parameters},
         texts::{DestinationIdText, LimitKeyText, SearchText, Text, text},
     },
-    state::Api,
+    state::{Api, ApiState},
 };
 
 /// How many keys are shown without `limit`.
@@ -72,10 +74,10 @@ parameters! {
 
 /// List the limit keys of a destination
 ///
-/// The keys with a backlog, as far as the 20,000 deliveries that are due first show them, and those with an override. Each
-/// has what may be sent of it now: a key that waits gets its part of the rate of the destination by its weight among the
-/// keys that wait, and what one cannot use goes to the others. A destination without `key_limits` has an empty list, or the
-/// keys that still wait since it had them.
+/// The keys with a backlog, as far as the 20,000 deliveries that are due first show them, and those with an override.
+/// `share_per_s` is the rate at which a key may be sent at present. The keys that wait share the rate of the destination by
+/// their weights; what one key cannot use goes to the others. Without `key_limits` the list is empty, or has the keys that
+/// still wait since the destination had them.
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/keys", operation_id = "list_limit_keys", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), KeyParameters),
@@ -91,7 +93,7 @@ pub(crate) async fn list(
     // All keys that wait have a part in the rate, also those that are not shown.
     let backlogs = api.store.key_backlogs(id, None, KEYS_LOOKED_AT).await?;
     let now = api.clock.now();
-    let mut keys = Key::all(&destination, backlogs.keys, now);
+    let mut keys = KeyFigures::all(&destination, backlogs.keys, now);
     if let Some(SearchText(part)) = &asked.q {
         keys.retain(|key| key.key.as_str().contains(part));
     }
@@ -108,88 +110,92 @@ pub(crate) async fn list(
     }
     let flows: Vec<DestinationId> = keys.iter().map(|key| key.key.flow_id(id)).collect();
     let sends = api.store.flow_sends(&flows, now.before(MINUTE)).await?;
-    let mut keys: Vec<(u64, Key)> = sends.into_iter().zip(keys).collect();
+    let mut keys: Vec<(u64, KeyFigures)> = sends.into_iter().zip(keys).collect();
     if order == KeyOrder::Use {
         keys.sort_by_key(|(sends, _)| Reverse(*sends));
         keys.truncate(limit);
     }
-    let data = keys.into_iter().map(|(sends, key)| key.view(sends, now)).collect();
+    let data = keys.into_iter().map(|(sends, key)| view(key, sends, now)).collect();
     Ok(Json(types::LimitKeyList { as_of: now, data, is_partial: backlogs.is_partial }))
 }
 
-/// A key, and what may be sent of it.
-struct Key {
-    key: LimitKey,
-    waiting: u64,
-    oldest_at: Option<Timestamp>,
-    limits: FlowLimits,
-    is_overridden: bool,
-    share: Option<f64>,
-    binding: Option<&'static str>,
-}
-
-impl Key {
-    /// The keys that wait, the longest backlog first, then those that only have an override.
-    fn all(destination: &Destination, backlogs: Vec<KeyBacklog>, now: Timestamp) -> Vec<Self> {
-        let settings = destination.settings.key_limits.as_deref();
-        let waiting: HashSet<LimitKey> = backlogs.iter().map(|backlog| backlog.key.clone()).collect();
-        let overridden = settings.into_iter().flat_map(|limits| limits.overrides.keys());
-        let others = overridden.filter(|key| !waiting.contains(*key)).map(|key| (key.clone(), 0, None));
-        let found = backlogs.into_iter().map(|KeyBacklog { key, waiting, oldest_at }| (key, waiting, Some(oldest_at)));
-        let known = |(key, waiting, oldest_at): (LimitKey, u64, Option<Timestamp>)| Self {
-            limits: settings.map_or(FlowLimits::NONE, |limits| limits.of(&key)),
-            is_overridden: settings.is_some_and(|limits| limits.overrides.contains_key(&key)),
-            key,
-            waiting,
-            oldest_at,
-            share: None,
-            binding: None,
-        };
-        let mut keys: Vec<Self> = found.chain(others).map(known).collect();
-        share(destination, &mut keys, now);
-        keys
-    }
-
-    fn view(self, sends: u64, now: Timestamp) -> types::LimitKeyRow {
-        let Self { key, waiting, oldest_at, limits, is_overridden, share, binding } = self;
-        let drain_eta = share.filter(|share| *share > 0.0).map(|share| waiting as f64 / share);
-        types::LimitKeyRow {
-            key: key.to_string(),
-            waiting,
-            oldest_age_s: oldest_at.map(|at| millis(now.since(at).as_secs_f64())),
-            achieved_per_s: millis(sends as f64 / MINUTE.as_secs_f64()),
-            configured_per_s: limits.rate_limits.per_second().map(millis),
-            share_per_s: share.map(millis),
-            binding: binding.map(str::to_owned),
-            drain_eta_s: drain_eta.map(millis),
-            rate_limits: limits_view(&limits.rate_limits),
-            max_in_flight: limits.max_in_flight,
-            weight: limits.weight,
-            paused: limits.paused,
-            is_overridden,
-        }
+fn view(key: KeyFigures, sends: u64, now: Timestamp) -> types::LimitKeyRow {
+    let drain_eta = key.drain_eta_s();
+    let KeyFigures { key, waiting, oldest_at, limits, is_overridden, share, binding } = key;
+    types::LimitKeyRow {
+        key: key.to_string(),
+        waiting,
+        oldest_age_s: oldest_at.map(|at| millis(now.since(at).as_secs_f64())),
+        achieved_per_s: millis(sends as f64 / MINUTE.as_secs_f64()),
+        configured_per_s: limits.rate_limits.per_second().map(millis),
+        share_per_s: share.map(millis),
+        binding: binding.map(|binding| binding.as_str().to_owned()),
+        drain_eta_s: drain_eta.map(millis),
+        rate_limits: limits_view(&limits.rate_limits),
+        max_in_flight: limits.max_in_flight,
+        weight: limits.weight,
+        paused: limits.paused,
+        is_overridden,
     }
 }
 
-/// Notes the share of each key that waits, and what bounds it.
-fn share(destination: &Destination, keys: &mut [Key], now: Timestamp) {
-    let rests = destination.is_stopped() || destination.is(Condition::Held, now);
-    let rate = if rests { 0.0 } else { destination.at(now).settings.rate_limits.per_second().unwrap_or(f64::INFINITY) };
-    let wish = |key: &Key| {
-        let most = key.limits.rate_limits.per_second().unwrap_or(f64::INFINITY);
-        Wish { weight: key.limits.weight.into(), per_s: if key.limits.paused || key.waiting == 0 { 0.0 } else { most } }
-    };
-    let wishes: Vec<Wish> = keys.iter().map(wish).collect();
-    let parts = if rate.is_finite() { divide(rate, &wishes) } else { wishes.iter().map(|wish| wish.per_s).collect() };
-    for ((key, wish), part) in keys.iter_mut().zip(wishes).zip(parts).filter(|((key, _), _)| key.waiting > 0) {
-        key.share = Some(part).filter(|part| part.is_finite());
-        key.binding = match () {
-            () if key.limits.paused => Some("paused"),
-            () if part < wish.per_s => Some("destination"),
-            () if part.is_finite() => Some("key"),
-            () => None,
-        };
+/// The backlog of one key, with the figures that the list of keys has of it.
+pub(crate) async fn backlog(api: &ApiState, destination: &Destination, key: LimitKey) -> ApiResult<types::Backlog> {
+    check_keyed(destination)?;
+    let (id, flow) = (destination.id, key.flow_id(destination.id));
+    let counts = api.store.key_counts(id, &key).await?;
+    // All keys that wait have a part in the rate.
+    let mut backlogs = api.store.key_backlogs(id, None, KEYS_LOOKED_AT).await?;
+    let now = api.clock.now();
+    backlogs.keys.retain(|backlog| backlog.key != key);
+    if let Some(oldest_at) = counts.oldest_at {
+        backlogs.keys.push(KeyBacklog { key: key.clone(), waiting: counts.waiting(), oldest_at });
     }
+    let sends = api.store.flow_sends(&[flow], now.before(MINUTE)).await?.first().copied().unwrap_or(0);
+    let arrivals = api.store.recent_arrivals(flow, now, MINUTE).await?.count as f64 / MINUTE.as_secs_f64();
+    let found = KeyFigures::all(destination, backlogs.keys, now).into_iter().find(|figures| figures.key == key);
+    let limits = || destination.settings.key_limits.as_deref().map_or(FlowLimits::NONE, |limits| limits.of(&key));
+    let row = found.unwrap_or_else(|| KeyFigures::idle(key.clone(), limits()));
+    let share = row.share;
+    let row = view(row, sends, now);
+    Ok(types::Backlog {
+        pending: counts.pending,
+        retrying: counts.retrying,
+        delivering: counts.delivering,
+        oldest_age_s: row.oldest_age_s,
+        configured_per_s: row.configured_per_s,
+        effective_per_s: row.share_per_s,
+        achieved_per_s: row.achieved_per_s,
+        arrivals_per_s: millis(arrivals),
+        drain_eta_s: row.drain_eta_s,
+        drains: if counts.waiting() == 0 {
+            Some(true)
+        } else {
+            share.filter(|share| *share > 0.0).map(|share| arrivals < share)
+        },
+        limit_key: Some(row.key),
+        binding: row.binding,
+        is_partial: Some(backlogs.is_partial || counts.is_partial()),
+    })
+}
+
+/// The flow of one key, and its limits since `from`, for the audit of its sends.
+pub(crate) async fn evidence(
+    api: &ApiState,
+    destination: &Destination,
+    key: &LimitKey,
+    from: Timestamp,
+) -> ApiResult<(DestinationId, Vec<(Timestamp, RateLimits)>)> {
+    check_keyed(destination)?;
+    Ok((key.flow_id(destination.id), changes::limits_since(api, destination, key, from).await?))
+}
+
+/// Refuses a `key` at a destination that never had limit keys.
+pub(crate) fn check_keyed(destination: &Destination) -> ApiResult<()> {
+    if destination.settings.key_limits.is_some() || destination.keyed_at.is_some() {
+        return Ok(());
+    }
+    Err(Problem::invalid_field("/key", "needs a destination with limit keys: set its `key_limits` first"))
 }
 
 /// Who pauses or resumes which key of which destination.

@@ -7,7 +7,7 @@ use weir_core::{
     DeliveryState, Destination, RateLimit, RateLimits, Timestamp,
     preview::{Bound, Expiries, Forecast},
 };
-use weir_store::{DeliveryFilter, PageRequest};
+use weir_store::{DeliveryFilter, KEYS_LOOKED_AT, PageRequest};
 
 use super::{
     backlog,
@@ -57,7 +57,7 @@ impl PreviewRequest {
 ///
 /// Calculates by the scheduler's own arithmetic how a destination would send its backlog. Nothing is changed. A hold
 /// counts; a pause or an open breaker does not: the figures are those from the instant at which the destination sends
-/// again.
+/// again. The limits of single limit keys count as they are, as far as `key_limits` says.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/preview", operation_id = "preview_limits", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")), request_body = PreviewRequest,
@@ -88,7 +88,31 @@ pub(crate) async fn show(
         proposed: view(&proposed_limits, request.max_in_flight.unwrap_or(current.max_in_flight)),
         now: view(&current.rate_limits, current.max_in_flight),
         fault: measured.fault.map(|fault| fault.as_str().to_owned()),
+        key_limits: key_limits(&destination, &measured),
     }))
+}
+
+/// What the forecasts know of the limits of single limit keys.
+fn key_limits(destination: &Destination, measured: &Measured) -> Option<String> {
+    destination.settings.key_limits.as_ref().filter(|limits| limits.may_bind())?;
+    let waiting = measured.counts.waiting();
+    let now = match measured.keys {
+        Some(keys) if keys.longest.is_none() => {
+            let per_s = millis(keys.per_s);
+            format!(
+                "The limits of the keys that wait allow {per_s} per second together. A paused key waits, so nobody knows when all are sent."
+            )
+        }
+        Some(keys) => format!("The limits of the keys that wait allow {} per second together.", millis(keys.per_s)),
+        None if waiting == 0 => "Nothing waits.".to_owned(),
+        None if waiting > KEYS_LOOKED_AT.into() => format!(
+            "More than {KEYS_LOOKED_AT} deliveries wait, so the limits of their keys are not in the forecast: it may take longer."
+        ),
+        None => "A key without limits of its own waits; the others may take longer than the forecast says.".to_owned(),
+    };
+    Some(format!(
+        "{now} An edit of `key_limits` acts within 100 ms and resets no window; another `key` is for the events from then on."
+    ))
 }
 
 pub(crate) fn view(
@@ -145,6 +169,7 @@ pub(crate) fn binding(bound: Bound) -> types::Binding {
         Bound::MinInterval(_) => types::Binding::Other(types::OtherBinding::MinInterval),
         Bound::MaxInFlight => types::Binding::Other(types::OtherBinding::MaxInFlight),
         Bound::Group => types::Binding::Other(types::OtherBinding::Group),
+        Bound::Key => types::Binding::Other(types::OtherBinding::Key),
         Bound::Adaptive => types::Binding::Other(types::OtherBinding::Adaptive),
     }
 }

@@ -75,8 +75,8 @@ object! {
 /// Try limits on the past
 ///
 /// Plays the deliveries that were due in the range as if other limits had been in force. The real limiter runs, and
-/// requests take as long as they did. Nothing is changed and nothing is sent. Pauses, holds, breakers and the order of
-/// ordering keys are not played, and the sends of replays are left out. At most a million deliveries are played, the
+/// requests take as long as they did. Nothing is changed and nothing is sent. Pauses, holds, breakers, the order of
+/// ordering keys and the limits of single limit keys are not played, and the sends of replays are left out. At most a million deliveries are played, the
 /// latest of the range; one simulation runs at one time.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/simulate", operation_id = "simulate_limits", tag = "destinations",
@@ -95,6 +95,7 @@ pub(crate) async fn run(
     let (mut trial, target) = request.trial(&destination, api.clock.now())?;
     let (past, from) = in_time("the simulation", read(&api, &destination, &trial)).await?;
     let truncated = from > trial.from;
+    let ignores_key_limits = destination.settings.key_limits.as_ref().is_some_and(|limits| limits.may_bind());
     trial.from = from;
     let play = move || {
         // Another simulation waits for the end of this one, also if the client has gone.
@@ -102,7 +103,7 @@ pub(crate) async fn run(
         let first = trial.limits.as_slice().first().copied().or_else(|| RateLimit::new(1, Period::SECOND));
         let smallest =
             first.filter(|_| !past.is_empty()).and_then(|limit| smallest_limit(&past, &trial, limit, target));
-        view(&trial, simulate(&past, &trial), smallest, truncated)
+        types::Simulation { ignores_key_limits, ..view(&trial, simulate(&past, &trial), smallest, truncated) }
     };
     spawn_blocking(play).await.map(Json).map_err(|error| internal("a simulation has failed", &error))
 }
@@ -163,6 +164,7 @@ fn view(trial: &Trial, seen: Simulated, smallest: Option<RateLimit>, truncated: 
         to: trial.to,
         deliveries: seen.deliveries,
         truncated,
+        ignores_key_limits: false,
         backlog_max: types::BacklogMax { at: seen.backlog_max.0, count: seen.backlog_max.1 },
         backlog_end: seen.backlog_end,
         drained_at: seen.drained_at,

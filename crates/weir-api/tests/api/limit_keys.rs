@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, json_request};
 
-const URL: &str = "https://example.com/hooks";
+pub(crate) const URL: &str = "https://example.com/hooks";
 
-fn per_second(limit: u32) -> Value {
+pub(crate) fn per_second(limit: u32) -> Value {
     json!([{"limit": limit, "period": "second"}])
 }
 
@@ -17,12 +17,12 @@ fn shown(limit: u32) -> Value {
 
 impl Server {
     /// A destination with a rate of 10 per second, and of 2 per second for each key.
-    async fn with_limit_keys(&self) -> String {
+    pub(crate) async fn with_limit_keys(&self) -> String {
         let keys = json!({"key": "/customer/id", "rate_limits": per_second(2)});
         self.destination(json!({"url": URL, "rate_limits": per_second(10), "key_limits": keys})).await
     }
 
-    async fn event_of(&self, destination: &str, event: Value) -> Value {
+    pub(crate) async fn event_of(&self, destination: &str, event: Value) -> Value {
         let mut body = json!({"type": "t", "data": {}, "destinations": [destination]});
         for (name, value) in event.as_object().unwrap() {
             body[name] = value.clone();
@@ -30,7 +30,7 @@ impl Server {
         self.post("/v1/events", body).await.expect(StatusCode::ACCEPTED)
     }
 
-    async fn keys_of(&self, destination: &str, query: &str) -> Vec<Value> {
+    pub(crate) async fn keys_of(&self, destination: &str, query: &str) -> Vec<Value> {
         let list = self.get(&format!("/v1/destinations/{destination}/keys{query}")).await.expect(StatusCode::OK);
         assert_eq!(list["is_partial"], false);
         list["data"].as_array().unwrap().clone()

@@ -28,6 +28,7 @@ mod history;
 mod holds;
 mod idempotency;
 mod limit_groups;
+mod limit_key_figures;
 mod limit_keys;
 mod lists;
 mod ordering;

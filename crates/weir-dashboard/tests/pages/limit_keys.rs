@@ -118,3 +118,31 @@ async fn one_key_is_paused_resumed_and_given_limits_of_its_own() {
     browser.post("/destinations/dst_1/keys/override", "key=cus_2&limit=&weight=&end=true").await;
     assert_eq!(api.seen("PATCH", PATH)[1].body, json!({"key_limits": {"overrides": {"cus_2": null}}}));
 }
+
+#[tokio::test]
+async fn a_destination_that_stands_is_why_its_keys_wait() {
+    let api = api("operate", limits());
+    let of = |binding: &str| json!({"key": binding, "waiting": 1, "binding": binding});
+    let keys = ["destination_paused", "destination_held", "destination_breaker"].map(of);
+    api.on("GET", KEYS, 200, json!({"data": keys, "is_partial": false}));
+    let page = api.dashboard().get("/destinations/dst_1/keys").await;
+    page.has(&["The destination is paused", "The destination is held", "The breaker of the destination is not closed"]);
+    page.has_not(&["It takes turns"]);
+}
+
+#[tokio::test]
+async fn the_proof_of_one_key_is_the_audit_of_its_sends() {
+    let api = api("read", limits());
+    let judged = json!([{
+        "limit": 5, "period": "second", "burst": 1, "violations": 0, "utilisation": 0.5,
+        "worst_sliding_window": {"start": "2025-11-21T07:30:00.000Z", "sends": 4},
+    }]);
+    let audit = format!("{PATH}/audit");
+    api.on("GET", &audit, 200, json!({"sends": 97, "rate_limits": judged}));
+    let page = api.dashboard().get("/destinations/dst_1/keys?proof=cus_2").await;
+    page.has(&["Proof of cus_2", "Every limit held.", "97 sends", "proof=cus_2"]);
+    assert!(api.seen("GET", &audit)[0].path.contains("key=cus_2"));
+    api.on("GET", &audit, 422, json!({"status": 422, "detail": "too long"}));
+    api.dashboard().get("/destinations/dst_1/keys?proof=cus_2").await.has(&["There is no audit of this key"]);
+    api.dashboard().get("/destinations/dst_1/keys").await.has_not(&["Proof of"]);
+}

@@ -21,9 +21,9 @@ use weir_queue::conformance::settings;
 use weir_store::{
     Arrivals, BreakerChange, Cancelled, ClaimRequest, ClaimedFlow, Claims, Created, Creation, Deletion,
     DestinationCounts, DestinationDeletion, DestinationFilter, DestinationLimits, DestinationPatch, Destinations,
-    DueDestination, EditPosition, EditedDestination, FlowKey, Hold, KeyBacklogs, LimitChange, LimitGroups, LimitKeys,
-    MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest, Pause,
-    Recovered, ReplayStep, ReplaySteps, Reservations, SendHistory, SentCounts, StoreResult,
+    DueDestination, EditPosition, EditedDestination, FlowKey, Hold, KeyBacklogs, KeyCounts, LimitChange, LimitGroups,
+    LimitKeys, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest,
+    Pause, Recovered, ReplayStep, ReplaySteps, Reservations, SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -86,6 +86,8 @@ struct Record {
     /// What is recorded: the destination, the flow and the start of sends.
     sends: Vec<(DestinationId, DestinationId, Timestamp)>,
     groups: HashMap<LimitGroupId, Arc<LimitGroup>>,
+    /// The step of the open replay.
+    replay: Option<ReplayStep>,
     /// The ends of reserved slots.
     reserved: Vec<Timestamp>,
     rows: Vec<Row>,
@@ -108,6 +110,11 @@ impl TestStore {
     /// A reservation that ends then.
     pub(crate) fn reserved(&self, end: Timestamp) {
         self.record().reserved.push(end);
+    }
+
+    /// Begins a replay with this step.
+    pub(crate) fn replay(&self, step: ReplayStep) {
+        self.record().replay = Some(step);
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
@@ -442,19 +449,19 @@ impl MessageGroups for TestStore {
     }
 }
 
-/// A store without replays.
+/// A store with at most one replay, which has one step. No delivery of it can be claimed.
 #[async_trait]
 impl ReplaySteps for TestStore {
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
-        Ok(Vec::new())
+        Ok(self.record().replay.iter().map(|_| ReplayId::from_bytes([1; 16])).collect())
     }
 
     async fn step_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<ReplayStep> {
-        not_called()
+        Ok(self.record().replay.as_mut().map(std::mem::take).unwrap_or_default())
     }
 
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
-        not_called()
+        Ok(vec![destination(1)])
     }
 
     async fn claim_replays(&self, _: Vec<ClaimRequest>, _: Timestamp) -> StoreResult<Vec<Claims>> {
@@ -537,6 +544,10 @@ impl LimitKeys for TestStore {
     }
 
     async fn key_backlogs(&self, _: DestinationId, _: Option<&str>, _: u32) -> StoreResult<KeyBacklogs> {
+        not_called()
+    }
+
+    async fn key_counts(&self, _: DestinationId, _: &LimitKey) -> StoreResult<KeyCounts> {
         not_called()
     }
 

@@ -5,8 +5,10 @@ use weir_core::LimitKey;
 use super::*;
 use crate::{
     claims::{CLAIM_FLOWS, CLAIM_FLOWS_WITH_BODIES},
+    destinations::RECENT_ARRIVALS_OF_FLOW,
     flow_statements::{DUE_FLOWS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
-    limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS},
+    history::SENDS_OF_FLOW,
+    limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS, KEY_COUNTS},
     outbox::WITHOUT_KEYLESS,
     purge::PURGES_OF_FLOW,
 };
@@ -46,6 +48,12 @@ async fn statements_of_flows_use_the_indexes_of_flows() {
             &["Index Only Scan using deliveries_due_of_flow", "Backward using deliveries_of_flow"],
         ),
         ("backlogs of keys", KEY_BACKLOGS, &["Index Only Scan using deliveries_due on", by_id]),
+        (
+            "counts of a key",
+            KEY_COUNTS,
+            &["Index Only Scan using deliveries_due_of_flow", "Scan using deliveries_claimed on"],
+        ),
+        ("recent arrivals of a key", RECENT_ARRIVALS_OF_FLOW, &["Index Only Scan using deliveries_of_flow on"]),
         ("sends of flows", FLOW_SENDS, &[attempts]),
         ("send history of flows", SEND_HISTORY_OF_FLOWS, &[attempts, "Scan using deliveries_claimed on"]),
         ("sent counts of flows", SENT_COUNTS_OF_FLOWS, &[attempts, "Scan using deliveries_claimed on"]),
@@ -59,6 +67,11 @@ async fn statements_of_flows_use_the_indexes_of_flows() {
         assert_plan(&mut connection, name, sql, expected).await;
         assert_compares_no_lists(&mut connection, name, sql).await;
     }
+    raw_sql("BEGIN").execute(&mut connection).await.unwrap();
+    raw_sql(IN_ORDER).execute(&mut connection).await.unwrap();
+    let in_order = ["Presorted Key: a.sent_at", attempts, by_id];
+    assert_plan_with("off", &mut connection, "sends of a key", SENDS_OF_FLOW, &in_order, ["deliveries"; 3]).await;
+    raw_sql("ROLLBACK").execute(&mut connection).await.unwrap();
     // The flows are hashed, not searched for each claim.
     let verbose = |sql: &str| format!("EXPLAIN (COSTS OFF, VERBOSE) {}", sql.replace("$1", "ARRAY[gen_random_uuid()]"));
     for sql in [SEND_HISTORY_OF_FLOWS, SENT_COUNTS_OF_FLOWS, SENT_COSTS_OF_FLOWS] {

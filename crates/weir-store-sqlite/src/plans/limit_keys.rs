@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     claims::{HAS_KEYLESS, OLDEST_DUE_KEYLESS, OLDEST_DUE_OF_FLOW},
     flow_statements::{DUE_FLOWS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
-    limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS},
+    limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS, KEY_COUNTS},
     purge::{WAITING_OF_FLOW, WAITING_OF_FLOW_WITH_TYPES},
     replays::count_sql,
 };
@@ -76,6 +76,9 @@ fn due_flows_and_backlogs_of_keys_use_their_indexes() {
     let looked = "deliveries USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)";
     assert_eq!(backlogs.matches(looked).count(), 2, "live, and of replays: {backlogs}");
     assert!(backlogs.contains("SEARCH d USING PRIMARY KEY (id=?)"), "{backlogs}");
+    let counts = plan(&connection, KEY_COUNTS);
+    assert_eq!(counts.matches(OF_FLOW).count(), 2, "live, and of replays: {counts}");
+    assert!(counts.contains("SEARCH d USING PRIMARY KEY (id=?)") && counts.contains(OUT), "{counts}");
 }
 
 #[test]

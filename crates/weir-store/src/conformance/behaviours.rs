@@ -27,6 +27,8 @@ macro_rules! store_conformance {
             what_a_flow_is_says_any_of_its_deliveries,
             due_flows_are_listed_in_the_order_of_ids,
             the_keys_with_the_longest_backlogs_are_listed_first,
+            what_is_out_of_one_key_is_counted_by_state,
+            the_sends_of_one_key_are_listed_in_their_order,
             a_destination_stays_keyed_when_its_limit_keys_are_removed,
             limit_keys_are_no_change_of_the_limits_of_a_destination,
             deliveries_are_listed_by_their_limit_key,

@@ -4,7 +4,9 @@ use super::{
     limit_keys::{by_number, flow, key, keyed, of_key},
     *,
 };
-use crate::{ErrorFilter, FlowKey, KeyBacklog, KeyBacklogs, ListOrder, Purge, SendHistory, SentCounts};
+use crate::{
+    ErrorFilter, FlowKey, KeyBacklog, KeyBacklogs, KeyCounts, ListOrder, Purge, SendHistory, SendsRequest, SentCounts,
+};
 
 impl Subject {
     async fn histories(&self, ids: &[DestinationId]) -> Vec<SendHistory> {
@@ -169,6 +171,60 @@ pub async fn the_keys_with_the_longest_backlogs_are_listed_first(subject: Subjec
     assert_eq!(subject.key_backlogs(Some("b"), 1).await, [row("b", 1, 9)]);
     let none = subject.store.key_backlogs(destination_id(9), None, 9).await.expect("read");
     assert_eq!(none, KeyBacklogs::default());
+}
+
+pub async fn what_is_out_of_one_key_is_counted_by_state(subject: Subject) {
+    subject.with_keys(&["a", "b", "a", "a", "b", "a"]).await;
+    subject.create(keyed(2)).await;
+    subject.ingest(vec![named(of_key(9, "a"), &[2])]).await;
+    let counts = async |text: &str| subject.store.key_counts(destination_id(1), &key(text)).await.expect("read");
+    let expected = |pending, retrying, delivering, oldest: Option<u64>| KeyCounts {
+        pending,
+        retrying,
+        delivering,
+        oldest_at: oldest.map(|number| event(number).created_at),
+    };
+    assert_eq!(counts("a").await, expected(4, 0, 0, Some(1)));
+    let claimed = subject.claim_key("a", 3).await;
+    subject.sent(&claimed[0], Verdict::Delivered, 1).await;
+    subject.sent(&claimed[1], Verdict::Retry { at: NOW + seconds(60) }, 1).await;
+    // The claim is out, and the retry was stored before the last one.
+    assert_eq!(counts("a").await, expected(1, 1, 1, Some(3)));
+    assert_eq!(counts("b").await, expected(2, 0, 0, Some(2)));
+    assert_eq!(counts("none").await, KeyCounts::default());
+    // The n-th event is n ms later.
+    let arrived = async |text: &str, until: u64| {
+        let (now, window) = (NOW + Duration::from_millis(until), Duration::from_millis(3));
+        subject.store.recent_arrivals(flow(text), now, window).await.expect("read").count
+    };
+    assert_eq!((arrived("a", 6).await, arrived("b", 6).await, arrived("a", 60).await), (3, 1, 0));
+}
+
+pub async fn the_sends_of_one_key_are_listed_in_their_order(subject: Subject) {
+    subject.with_keys(&["a", "a", "b", "a"]).await;
+    let sent = subject.claim_key("a", 9).await;
+    for (claimed, after) in sent.iter().zip([20, 15, 30]) {
+        subject.sent(claimed, Verdict::Delivered, after).await;
+    }
+    subject.sent(&subject.claim_key("b", 1).await[0], Verdict::Delivered, 17).await;
+    let all = async |destination_id, from: u64, to: u64| {
+        let (from, to) = (NOW + seconds(from), NOW + seconds(to));
+        let mut request = SendsRequest { destination_id, from, to, after: None, limit: 2 };
+        let mut seen = Vec::new();
+        loop {
+            let page = subject.store.sends(request).await.expect("sends");
+            seen.extend(page.iter().map(|send| send.position.sent_at.since(NOW).as_secs()));
+            match page.last() {
+                Some(last) if page.len() == 2 => request.after = Some(last.position),
+                _ => return seen,
+            }
+        }
+    };
+    assert_eq!(all(flow("a"), 0, 60).await, [15, 20, 30]);
+    assert_eq!(all(flow("a"), 16, 30).await, [20]);
+    assert_eq!(all(flow("b"), 0, 60).await, [17]);
+    assert_eq!(all(flow("none"), 0, 60).await, Vec::<u64>::new());
+    assert_eq!(all(destination_id(1), 0, 60).await, [15, 17, 20, 30]);
 }
 
 pub async fn deliveries_are_listed_by_their_limit_key(subject: Subject) {

@@ -22,6 +22,15 @@ pub(crate) enum LimitKeyCommand {
         #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1_000))]
         limit: u32,
     },
+    /// Show the backlog of one key, what it may send and what bounds it
+    Show {
+        /// The destination, by id or name
+        #[arg(value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
+        destination: String,
+        /// `""` is the key of events without one
+        #[arg(value_name = "KEY")]
+        key: String,
+    },
     /// Send nothing of these keys; their events wait. `""` is the key of events without one
     Pause(OneWithKeys),
     /// Send paused keys again

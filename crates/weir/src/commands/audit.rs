@@ -56,10 +56,17 @@ async fn audits(client: &Client, arguments: &AuditArgs) -> anyhow::Result<Vec<Au
     for (name, time) in [("from", arguments.from), ("to", arguments.to)] {
         range.extend(time.map(|time| (name.to_owned(), time.0.to_string().into())));
     }
+    let limit_key = arguments.limit_key.clone();
+    range.extend(limit_key.iter().map(|key| ("key".to_owned(), key.as_str().into())));
     let mut audited = Vec::new();
     for destination in destinations_of(client, &arguments.destinations).await? {
         let report = client.get(&["v1", "destinations", &destination.id, "audit"], &range).await?.read()?;
-        audited.push(Audited { id: destination.id, name: destination.settings.name, report });
+        audited.push(Audited {
+            id: destination.id,
+            name: destination.settings.name,
+            limit_key: limit_key.clone(),
+            report,
+        });
     }
     Ok(audited)
 }

@@ -261,7 +261,12 @@ fn conclude(
     let audited: Vec<_> = destinations
         .iter()
         .zip(reports)
-        .map(|(destination, report)| Audited { name: destination.name.to_owned(), id: destination.id.clone(), report })
+        .map(|(destination, report)| Audited {
+            name: destination.name.to_owned(),
+            id: destination.id.clone(),
+            limit_key: None,
+            report,
+        })
         .collect();
     if let Some(file) = &arguments.svg {
         draw(file, "weir demo: sends per second", &audited)?;

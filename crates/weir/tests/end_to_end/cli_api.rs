@@ -678,6 +678,13 @@ async fn limit_keys_are_set_listed_paused_and_removed() {
     let listed = user.says(&["limit-keys", "list", "hub"]).await;
     assert!(listed.contains("cus_1") && listed.contains("(no key)") && listed.contains("50/second"), "{listed}");
     assert!(!user.says(&["limit-keys", "list", "hub", "--search", "cus"]).await.contains("(no key)"));
+    assert!(listed.contains("destination paused"), "{listed}");
+    let one = user.says(&["limit-keys", "show", "hub", "cus_1"]).await;
+    assert!(one.contains("2 pending") && one.contains("destination paused"), "{one}");
+    assert_eq!(user.json(&["limit-keys", "show", "hub", ""]).await["pending"], 1);
+    let audit = ["audit", "--destination", "hub", "--limit-key", "cus_1"];
+    let audited = user.says(&audit).await;
+    assert!(audited.contains("hub, key \"cus_1\"") && audited.contains("5/s"), "{audited}");
     let paused = user.says(&["limit-keys", "pause", "hub", "cus_1", ""]).await;
     assert!(paused.contains("Paused the key cus_1 of hub"), "{paused}");
     let keys = user.json(&["limit-keys", "list", "hub"]).await;
@@ -693,4 +700,7 @@ async fn limit_keys_are_set_listed_paused_and_removed() {
     assert_eq!(removed["key_limits"], json!(null));
     let (code, error) = user.fails(&["limit-keys", "pause", "hub", "cus_1"]).await;
     assert!(code == 1 && error.contains("set `key_limits` first"), "{code} {error}");
+    user.says(&["destinations", "create", url, "--name", "plain"]).await;
+    let (code, error) = user.fails(&["limit-keys", "show", "plain", "cus_1"]).await;
+    assert!(code != 0 && error.contains("needs a destination with limit keys"), "{code} {error}");
 }

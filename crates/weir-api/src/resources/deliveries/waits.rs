@@ -4,18 +4,15 @@
 //! the due index says how many are before it, and the forecast of the destination when that many are sent. Both are bounded,
 //! so a page of a list costs about as much as one delivery.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use weir_api_types as types;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, Timestamp,
+    DeliveryId, Destination, DestinationId, LimitKey, Timestamp,
     access::Actor,
     activity::{Action, Activity, Origin},
     delivery::Delivery,
-    limit_key::LimitKey,
+    limit_key::KeyLimits,
     preview::Forecast,
     replay_share::MIN_SHARE_DIVISOR,
 };
@@ -106,10 +103,9 @@ pub(super) struct Outlooks {
 struct Outlook {
     /// What stops the destination.
     stops: Option<types::WaitsFor>,
-    /// Its limit keys that are paused.
-    paused_keys: HashSet<LimitKey>,
     /// `None`: it is not measured, or its limit keys take turns, so that no order of all deliveries tells the next one.
     queue: Option<Queue>,
+    keys: Option<Arc<KeyLimits>>,
 }
 
 /// The order of the deliveries of a destination, and how fast they are sent.
@@ -150,9 +146,8 @@ impl Outlooks {
                 }
                 false => (waits_for(destination, now), None),
             };
-            let overrides = settings.key_limits.iter().flat_map(|limits| &limits.overrides);
-            let paused_keys = overrides.filter(|(_, of)| of.paused).map(|(key, _)| key.clone()).collect();
-            outlooks.insert(id, Outlook { stops, paused_keys, queue });
+            let keys = settings.key_limits.clone();
+            outlooks.insert(id, Outlook { stops, queue, keys });
         }
         Ok(Self { now, destinations: outlooks })
     }
@@ -163,11 +158,8 @@ impl Outlooks {
             return None;
         }
         let outlook = self.destinations.get(&delivery.destination_id)?;
-        let is_paused = |key: &&LimitKey| outlook.paused_keys.contains(*key);
-        if let (None, Some(key)) = (&outlook.stops, delivery.limit_key.as_ref().filter(is_paused)) {
-            let name = if key.as_str().is_empty() { "of events without a key" } else { key.as_str() };
-            let waits_for = waits("pause", None, Some(format!("{}{name} is paused", types::PAUSED_KEY)));
-            return Some(Wait { waits_for, expected_at: None });
+        if outlook.stops.is_none() && outlook.has_paused(delivery.limit_key.as_ref()) {
+            return Some(Wait { waits_for: waits("key", None, None), expected_at: None });
         }
         Some(outlook.wait(delivery.id, delivery.next_attempt_at, self.now))
     }
@@ -193,6 +185,11 @@ async fn queue(
 }
 
 impl Outlook {
+    fn has_paused(&self, key: Option<&LimitKey>) -> bool {
+        let special = self.keys.as_ref().zip(key).and_then(|(keys, key)| keys.overrides.get(key));
+        special.is_some_and(|special| special.paused)
+    }
+
     /// `due`: `None` behind an earlier delivery of the same key.
     fn wait(&self, id: DeliveryId, due: Option<Timestamp>, now: Timestamp) -> Wait {
         let place = self.queue.as_ref().and_then(|queue| queue.places.found.get(&id).copied());

@@ -5,10 +5,15 @@ use axum::extract::Query;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_api_types::{KeyLimits, LimitKeyList, LimitKeyRow};
+use weir_api_types::{Audit, KeyLimits, LimitKeyList, LimitKeyRow};
 use weir_core::access::Role;
 
-use super::{Head, Tab, limits_form::Typed, temporary::number};
+use super::{
+    Head, Tab,
+    limits_form::Typed,
+    proof::{AuditText as _, IntervalText as _, JudgedText as _},
+    temporary::number,
+};
 use crate::{
     client::{ApiPath, Call, append},
     example::Example,
@@ -32,12 +37,18 @@ const ROWS: &str = "100";
 pub(crate) struct Place {
     q: String,
     sort: String,
+    /// The key whose proof is shown.
+    proof: Option<String>,
+}
+
+fn label(key: &str) -> &str {
+    if key.is_empty() { "(no key)" } else { key }
 }
 
 extend! {
     trait KeyText for LimitKeyRow {
         fn label(&self) -> &str {
-            if self.key.is_empty() { "(no key)" } else { &self.key }
+            label(&self.key)
         }
 
         fn limits(&self) -> String {
@@ -50,6 +61,9 @@ extend! {
                 Some("key") => "Its own limit",
                 Some("destination") => "It takes turns in the limits of the destination",
                 Some("paused") => "It is paused",
+                Some("destination_paused") => "The destination is paused",
+                Some("destination_held") => "The destination is held",
+                Some("destination_breaker") => "The breaker of the destination is not closed",
                 _ => "",
             }
         }
@@ -139,6 +153,15 @@ impl Live {
         self.place.sort == "use"
     }
 
+    /// The same page with the proof of a key.
+    fn proof(&self, key: &str) -> String {
+        let mut link = format!("{}/keys", self.head.path());
+        append(&mut link, "q", &self.place.q);
+        append(&mut link, "sort", &self.place.sort);
+        append(&mut link, "proof", key);
+        link
+    }
+
     /// The list of the deliveries of a key that wait.
     fn waiting(&self, key: &str) -> String {
         let Head { base, destination, .. } = &self.head;
@@ -148,12 +171,19 @@ impl Live {
     }
 }
 
+/// The proof of one key. Without an audit, the API has refused it.
+struct Proof {
+    label: String,
+    audit: Option<Audit>,
+}
+
 #[derive(Template)]
 #[template(path = "destination_keys.html")]
 struct KeysPage {
     frame: Frame,
     live: Live,
     editor: Editor,
+    proof: Option<Proof>,
 }
 
 #[derive(Template)]
@@ -173,15 +203,26 @@ async fn read(visit: &Visit, id: &str, place: Place) -> Result<(Me, Live), Refus
     Ok((me, Live { head, place, keys, example }))
 }
 
+async fn proof_of(visit: &Visit, id: &str, key: Option<&str>) -> Result<Option<Proof>, Refusal> {
+    // The empty key would be the audit of the destination.
+    let Some(key) = key.filter(|key| !key.is_empty()) else { return Ok(None) };
+    let audit = match visit.api.get(&ApiPath::of(["destinations", id, "audit"]).with("key", key)).await {
+        Ok(audit) => Some(audit),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => None,
+        Err(refusal) => return Err(refusal),
+    };
+    Ok(Some(Proof { label: label(key).to_owned(), audit }))
+}
+
 fn page(visit: &Visit, me: Me, live: Live, editor: Editor) -> KeysPage {
     let frame = visit.frame(me, Section::None, format!("Keys of {}", live.head.destination.label()));
-    KeysPage { frame: frame.live(Also::Time.query()), live, editor }
+    KeysPage { frame: frame.live(Also::Time.query()), live, editor, proof: None }
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
     let (me, live) = read(&visit, &id, place).await?;
-    let editor = Editor::of(live.limits());
-    visit.page(&page(&visit, me, live, editor))
+    let (editor, proof) = (Editor::of(live.limits()), proof_of(&visit, &id, live.place.proof.as_deref()).await?);
+    visit.page(&KeysPage { proof, ..page(&visit, me, live, editor) })
 }
 
 pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {

@@ -144,6 +144,10 @@ impl Live {
             Some("group") => {
                 format!("It sends its share of its limit group, {}.", row.effective_per_s.unwrap_or_default().per_s())
             }
+            Some("key") => {
+                "What waits is of limit keys whose own limits allow no more, or that are paused. The tab Limit keys has them."
+                    .to_owned()
+            }
             Some("adaptive") => match &row.adaptive_rate {
                 Some(pace) => {
                     format!("It sends at its adaptive pace of {}. {}.", pace.per_s.per_s(), pace.sentence())

@@ -48,7 +48,7 @@ impl Range {
 }
 
 extend! {
-    trait IntervalText for MinIntervalAudit {
+    pub(crate) trait IntervalText for MinIntervalAudit {
         fn apart(&self) -> String {
             apart(self.min_interval_ms)
         }

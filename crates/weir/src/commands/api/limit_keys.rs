@@ -2,14 +2,14 @@
 
 use reqwest::Method;
 use serde_json::{Map, Value, json};
-use weir_api_types::{Destination, KeyLimits, LimitKeyList, LimitKeyRow};
+use weir_api_types::{Backlog, Destination, KeyLimits, LimitKeyList, LimitKeyRow};
 
 use super::{
     Call,
     client::{Fields, Request},
     fields,
     records::{InWords as _, limits_of},
-    settings::Line,
+    settings::{self, Line},
 };
 use crate::{
     cli::limit_keys::{KeyFlags, KeyOverrideText, LimitKeyCommand as Command},
@@ -31,13 +31,34 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             }
             let LimitKeyList { data, is_partial, .. } = answer.read()?;
             let text = table().with(data.into_iter().map(row)).render(call.screen);
-            let partial = "More than 20,000 deliveries wait: numbers may be too low, and keys may be missing.";
-            output::print(&if is_partial { format!("{text}\n{partial}") } else { text })
+            output::print(&if is_partial { format!("{text}\n{PARTIAL}") } else { text })
+        }
+        Command::Show { destination, key } => {
+            let id = call.client.destination_id(&destination).await?;
+            let query = fields(&json!({ "key": key }))?;
+            let answer = call.client.get(&["v1", "destinations", &id, "backlog"], &query).await?;
+            call.print(&answer, |backlog: Backlog| settings::render(&shown(&key, &backlog), call.screen))
         }
         Command::Pause(several) => set_paused(call, &several.destination, &several.keys, true).await,
         Command::Resume(several) => set_paused(call, &several.destination, &several.keys, false).await,
     }
 }
+
+/// The lines of `show`.
+fn shown(key: &str, backlog: &Backlog) -> Vec<Line> {
+    let per_s = |rate: Option<f64>| rate.map_or_else(|| "no limit".to_owned(), |rate| format!("{rate}/s"));
+    let mut lines = vec![("key", name_of(key))];
+    lines.extend(settings::backlog_lines(backlog));
+    lines.push(("may send", per_s(backlog.effective_per_s)));
+    lines.push(("bound by", bound(backlog.binding.as_deref())));
+    if backlog.is_partial == Some(true) {
+        lines.push(("", PARTIAL.to_owned()));
+    }
+    lines
+}
+
+/// More deliveries wait than are looked at.
+const PARTIAL: &str = "More than 20,000 deliveries wait: numbers may be too low, and keys may be missing.";
 
 async fn set_paused(call: &Call, named: &str, keys: &[String], paused: bool) -> anyhow::Result<()> {
     let id = call.client.destination_id(named).await?;
@@ -83,10 +104,15 @@ fn row(row: LimitKeyRow) -> [Cell; 8] {
         span(row.oldest_age_s).into(),
         row.achieved_per_s.to_string().into(),
         number(row.share_per_s).into(),
-        row.binding.unwrap_or_else(|| if row.paused { "paused".to_owned() } else { NONE.to_owned() }).into(),
+        bound(row.binding.as_deref().or_else(|| row.paused.then_some("paused"))).into(),
         span(row.drain_eta_s).into(),
         mine.into(),
     ]
+}
+
+/// What bounds a key.
+fn bound(binding: Option<&str>) -> String {
+    binding.map_or_else(|| NONE.to_owned(), |binding| binding.replace('_', " "))
 }
 
 /// A key as people read it.

@@ -117,8 +117,9 @@ pub(super) fn why(row: &OverviewRow) -> (String, Tone) {
         None => (NONE.to_owned(), Tone::Plain),
         Some("slow") => (format!("slow receiver, {} in flight", destination.max_in_flight), Tone::Waiting),
         Some("ordered") => ("order of keys".to_owned(), Tone::Plain),
-        Some("group") => ("its limit group".to_owned(), Tone::Plain),
+        Some("group") => ("its share of its limit group".to_owned(), Tone::Plain),
         Some("held") => ("its limit group is held".to_owned(), Tone::Waiting),
+        Some("key") => ("the limits of its keys".to_owned(), Tone::Plain),
         Some("adaptive") => {
             let detail = row.adaptive_rate.as_ref().map(|pace| pace.detail.clone());
             (because("its adaptive pace", &detail), Tone::Plain)
@@ -157,6 +158,7 @@ pub(super) mod tests {
         assert_eq!(why(json!({}), json!({})), "its limit");
         assert_eq!(why(json!({}), json!({"reason": null})), "–");
         assert_eq!(why(json!({}), json!({"reason": "slow"})), "slow receiver, 64 in flight");
+        assert_eq!(why(json!({}), json!({"reason": "key"})), "the limits of its keys");
         let open = json!({"breaker_state": "open", "breaker_reason": "10 failures in a row"});
         assert_eq!(why(open, json!({"reason": "breaker"})), "breaker open: 10 failures in a row");
         let paused = json!({"paused": true, "paused_reason": "by olga", "breaker_state": "open"});

@@ -35,7 +35,7 @@ pub(super) fn tried(flags: &TriedFlags) -> anyhow::Result<Fields> {
     Ok(body)
 }
 
-fn text(Preview { proposed, now, fault }: &Preview, backlog: &Backlog, screen: Screen) -> String {
+fn text(Preview { proposed, now, fault, key_limits }: &Preview, backlog: &Backlog, screen: Screen) -> String {
     let waiting = backlog.pending + backlog.retrying;
     let rows = [("now", now), ("proposed", proposed)].map(|(title, forecast)| row(title, forecast, waiting));
     let table = table().with(rows).render(screen);
@@ -43,7 +43,8 @@ fn text(Preview { proposed, now, fault }: &Preview, backlog: &Backlog, screen: S
     let fault = fault.as_deref().and_then(Fault::named);
     let fault = fault.map(|fault| format!("\nWeir does not send as fast as it may now: {}.", fault.sentence()));
     let fault = fault.unwrap_or_default();
-    format!("{table}\n\n{waiting}, {}/s arrive. Nothing was changed.{fault}", rate(backlog.arrivals_per_s))
+    let keys = key_limits.as_deref().map(|keys| format!("\n{keys}")).unwrap_or_default();
+    format!("{table}\n\n{waiting}, {}/s arrive. Nothing was changed.{fault}{keys}", rate(backlog.arrivals_per_s))
 }
 
 pub(super) fn table() -> Table<6> {
@@ -66,6 +67,7 @@ pub(super) fn row(title: &str, forecast: &Forecast, waiting: u64) -> [Cell; 6] {
         Some(Binding::Other(OtherBinding::MinInterval)) => "minimum interval".to_owned(),
         Some(Binding::Other(OtherBinding::MaxInFlight)) => "max in flight".to_owned(),
         Some(Binding::Other(OtherBinding::Group)) => "share of its group".to_owned(),
+        Some(Binding::Other(OtherBinding::Key)) => "limits of its keys".to_owned(),
         Some(Binding::Other(OtherBinding::Adaptive)) => "adaptive pace".to_owned(),
         None => NONE.to_owned(),
     };

@@ -1,6 +1,6 @@
 //! What the commands show of the API's answers.
 
-use weir_api_types::{Delivery, Destination, HELD_BY_GROUP, Override, PAUSED_KEY, RateLimit, WaitsFor};
+use weir_api_types::{Delivery, Destination, HELD_BY_GROUP, Override, RateLimit, WaitsFor};
 use weir_core::Timestamp;
 
 use crate::cli::limit::LimitText;
@@ -109,15 +109,13 @@ pub(super) fn waits_for(waits_for: &WaitsFor) -> String {
     match &*waits_for.reason {
         "order" => "an earlier delivery of its ordering key".to_owned(),
         "due" => format!("its time{until}"),
+        "key" => "its limit key, which is paused".to_owned(),
         "turn" => match &waits_for.ahead {
             Some(ahead) => format!("its turn, with {}{} ahead", ahead.value, if ahead.capped { "+" } else { "" }),
             None => "its turn".to_owned(),
         },
         "hold" if waits_for.detail.as_deref() == Some(HELD_BY_GROUP) => {
             format!("the end of the hold of its limit group{until}")
-        }
-        "pause" if waits_for.detail.as_ref().is_some_and(|detail| detail.starts_with(PAUSED_KEY)) => {
-            format!("a resume{detail}")
         }
         reason => format!("the {reason} of its destination{by}{since}{until}{detail}"),
     }

@@ -58,6 +58,11 @@ fn text(simulation: &Simulation, target: Duration, screen: Screen) -> String {
     });
     lines.push(format!("{played} from {from} to {to}."));
     lines.push("Nothing was changed.".to_owned());
+    if simulation.ignores_key_limits {
+        lines.push(
+            "The limits of single keys were not played: what waits for them is really sent later than here.".to_owned(),
+        );
+    }
     if simulation.truncated {
         lines.push("There were more deliveries than can be tried: only the latest are counted.".to_owned());
     }

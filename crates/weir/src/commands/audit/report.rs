@@ -1,5 +1,7 @@
 //! The table and the chart of audits, for `weir audit` and `weir demo`.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use weir_chart::{AuditPanel, audit_chart};
 use weir_core::audit::{AuditReport, LimitAudit, MinIntervalAudit, Window};
@@ -18,13 +20,20 @@ use crate::{
 pub(in crate::commands) struct Audited {
     pub(in crate::commands) id: String,
     pub(in crate::commands) name: String,
+    /// The limit key, if the audit is of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::commands) limit_key: Option<String>,
     #[serde(flatten)]
     pub(in crate::commands) report: AuditReport,
 }
 
 impl Audited {
-    fn title(&self) -> &str {
-        if self.name.is_empty() { &self.id } else { &self.name }
+    fn title(&self) -> Cow<'_, str> {
+        let name = if self.name.is_empty() { &self.id } else { &self.name };
+        match &self.limit_key {
+            Some(key) => format!("{name}, key {key:?}").into(),
+            None => name.into(),
+        }
     }
 }
 
@@ -126,10 +135,10 @@ pub(super) fn unknown(audited: &[Audited]) -> String {
 
 /// The chart, with a panel for each destination: its sends, its limits, its figures.
 pub(super) fn chart_svg(title: &str, audited: &[Audited]) -> String {
-    let notes: Vec<_> = audited.iter().map(|audited| note(&audited.report)).collect();
-    let panels = audited.iter().zip(&notes);
+    let texts: Vec<_> = audited.iter().map(|audited| (audited.title(), note(&audited.report))).collect();
+    let panels = audited.iter().zip(&texts);
     let panels: Vec<_> = panels
-        .map(|(audited, note)| AuditPanel { title: audited.title(), note, series: audited.report.series.as_ref() })
+        .map(|(audited, (title, note))| AuditPanel { title, note, series: audited.report.series.as_ref() })
         .collect();
     audit_chart(title, &panels).to_file()
 }
@@ -163,7 +172,7 @@ fn fullest(window: Option<Window>) -> String {
 }
 
 fn name(audited: &Audited) -> String {
-    shortened(&clean(audited.title()), NAME_CHARS)
+    shortened(&clean(&audited.title()), NAME_CHARS)
 }
 
 #[cfg(test)]
@@ -193,7 +202,7 @@ mod tests {
     }
 
     fn named(name: &str, auditor: Auditor) -> Audited {
-        Audited { id: "dst_1".to_owned(), name: name.to_owned(), report: auditor.report() }
+        Audited { id: "dst_1".to_owned(), name: name.to_owned(), limit_key: None, report: auditor.report() }
     }
 
     fn audited(name: &str, limits: Vec<RateLimit>) -> Audited {
