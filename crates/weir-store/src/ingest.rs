@@ -1,11 +1,11 @@
 //! The ingest of events.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, RateLimit, event::Event, shed::ClientId};
+use weir_core::{DestinationId, LimitGroup, RateLimit, event::Event, shed::ClientId};
 
-use crate::{DestinationLimits, FastPath, Looks, Matches, StoreResult, Verdicts};
+use crate::{DestinationLimits, FastPath, LimitGroups, Looks, Matches, StoreResult, Verdicts};
 
 /// An event to store, and its destinations.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub struct Ingested {
 }
 
 /// Why an event was not stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IngestRefusal {
     /// The named destination at `index` does not exist in the event's tenant.
     UnknownDestination { index: usize },
@@ -49,6 +49,8 @@ pub enum IngestRefusal {
     TooManyDestinations { destinations: usize, most: usize },
     /// A destination that takes it has this limit, which a single send of its cost exceeds.
     CostAboveLimit { destination_id: DestinationId, limit: RateLimit },
+    /// So has the limit group of such a destination.
+    CostAboveGroupLimit { destination_id: DestinationId, group: Arc<LimitGroup>, limit: RateLimit },
 }
 
 /// The most deliveries in one commit, unless a single event has more: a fraction of a second, for which everybody else
@@ -60,18 +62,20 @@ pub const MOST_DELIVERIES_OF_COMMIT: usize = 8_192;
 pub struct FanOut {
     /// How many there are, without regard to filters.
     pub destinations: usize,
-    /// What they look for in its data.
+    /// What decides whether and how they take it.
     pub looks: Looks,
 }
 
 impl FanOut {
     /// `matches`: those of its type or, if it names its destinations, of these.
     pub fn of(new: &NewEvent, matches: Matches) -> Self {
-        let Matches { ids, filters, key_limits } = matches;
+        let Matches { ids, filters, key_limits, limit_groups } = matches;
         let destinations = new.destinations.as_ref().map_or(ids.len(), Vec::len);
         let names_its_key = new.event.options.limit_key.is_some();
         let key_limits = if names_its_key { Arc::default() } else { key_limits };
-        Self { destinations, looks: Looks { filters, key_limits } }
+        // No limit is below a cost of 1, so such an event needs to know no group.
+        let limit_groups = if new.event.cost() > 1 { limit_groups } else { Arc::default() };
+        Self { destinations, looks: Looks { filters, key_limits, limit_groups } }
     }
 }
 
@@ -81,7 +85,7 @@ pub struct Part {
     events: Arc<[NewEvent]>,
     range: Range<usize>,
     rows: usize,
-    /// What is looked for in the data of each event.
+    /// What decides about each event.
     looks: Vec<Looks>,
 }
 
@@ -112,11 +116,20 @@ impl Part {
         &self.events[self.range.clone()]
     }
 
-    /// Evaluates the filters and finds the limit keys, before the commit for which others wait.
-    pub async fn judge(&self) {
+    /// Evaluates the filters, finds the limit keys, and reads the limit groups of dear events, before the commit for which
+    /// others wait.
+    pub async fn judge(&self, store: &impl LimitGroups) -> StoreResult<()> {
+        let groups: BTreeSet<_> = self.looks.iter().flat_map(|looks| looks.limit_groups.iter().copied()).collect();
+        if !groups.is_empty() {
+            let ids: Vec<_> = groups.into_iter().collect();
+            let found = store.limit_groups(&ids).await?;
+            let groups = Arc::new(ids.into_iter().zip(found).collect());
+            self.events().iter().for_each(|new| new.verdicts.know(&groups));
+        }
         for (new, looks) in self.events().iter().zip(&self.looks) {
             new.verdicts.judge(&new.event, looks).await;
         }
+        Ok(())
     }
 
     /// The tenant and the client whose turn it takes: those of its first event.

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use axum::{Json, extract::State};
 use weir_api_types as types;
-use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring};
+use weir_core::{
+    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring, shares::Share,
+};
 use weir_store::{DestinationCounts, MINUTE, SentCounts, StateCounts};
 
 use super::destinations::{self, adaptive::pace_of};
 use crate::{
     auth::Caller,
-    figures::{Figures, Measured, Share, flood_began, is_slow, millis, per_second},
+    figures::{Figures, Measured, flood_began, is_slow, millis, per_second},
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
     state::{Api, ApiState},

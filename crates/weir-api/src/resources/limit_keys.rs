@@ -13,6 +13,7 @@ use weir_core::{
     Condition, Destination, DestinationId, LimitKey, Timestamp,
     destination::Settings,
     limit_key::{FlowLimits, MAX_OVERRIDES},
+    shares::{Wish, divide},
 };
 use weir_store::{KEYS_LOOKED_AT, KeyBacklog, MINUTE};
 
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
-    figures::{Wish, divide, millis},
+    figures::millis,
     problem::{ApiResult, Changed, Problem, Refused},
     readers::{
         body::PathId,
