@@ -11,23 +11,29 @@ use weir_core::Timestamp;
 pub struct ActiveAlerts {
     #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
-    /// The number of destinations with alerts of each type, in all tenants of the filter.
+    /// The number of destinations or limit groups with alerts of each type, in all tenants of the filter.
     pub counts: BTreeMap<String, u64>,
     pub data: Vec<ActiveAlert>,
     /// The `cursor` of the next page; null on the last page. Rows may move between two pages.
     pub next_cursor: Option<String>,
 }
 
-/// Something that is wrong with a destination now.
+/// Something that is wrong with a destination or a limit group now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActiveAlert {
     /// The type of the event that says so.
     #[serde(rename = "type")]
     #[schema(example = "weir.breaker.opened")]
     pub alert_type: String,
+    /// Null for an alert about a limit group, and so is its name.
     #[schema(example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
-    pub destination_id: String,
-    pub destination_name: String,
+    pub destination_id: Option<String>,
+    pub destination_name: Option<String>,
+    /// Null for an alert about a destination, and so is its name.
+    #[schema(example = "lgr_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub limit_group_id: Option<String>,
+    pub limit_group_name: Option<String>,
+    /// `*`: the members of the group may be of any tenant.
     pub tenant: String,
     /// As the `data` of such an event, with the figures of now.
     #[schema(value_type = Object)]

@@ -15,15 +15,15 @@ use weir_core::{
     limiter::{COST_OF_ONE, Ring},
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
+    shares::Share,
     stall::Fault,
     temporary::Override,
 };
 use weir_store::StateCounts;
 
-use self::shares::{Wish, divide};
 pub(crate) use self::{
     keys::{KeyFigures, KeysTogether},
-    shares::{Share, share},
+    shares::{mean_cost, share},
 };
 
 /// A destination that uses at least this share of its limit sends as fast as the limit allows: slots leave out up to
@@ -92,6 +92,8 @@ pub(crate) struct Figures {
     pub(crate) share: Option<Share>,
     /// The arrivals that go on ([`steady_inflow`]).
     pub(crate) inflow_per_s: f64,
+    /// As that of [`Measured`].
+    pub(crate) usual_cost: u32,
 }
 
 /// Why a backlog is not sent faster.
@@ -197,7 +199,7 @@ impl Measured {
     }
 
     pub(crate) fn usual_cost(&self) -> f64 {
-        f64::from(self.usual_cost.max(COST_OF_ONE)) / f64::from(COST_OF_ONE)
+        as_number(self.usual_cost)
     }
 
     /// The rate of sends that the limits allow in the long run.
@@ -321,8 +323,14 @@ impl Figures {
             pace: measured.pace.clone(),
             share: measured.share,
             inflow_per_s: steady_inflow(measured.older_arrivals_per_s, measured.newer_arrivals_per_s),
+            usual_cost: measured.usual_cost,
         }
     }
+}
+
+/// A usual cost as a number.
+pub(crate) fn as_number(usual_cost: u32) -> f64 {
+    f64::from(usual_cost.max(COST_OF_ONE)) / f64::from(COST_OF_ONE)
 }
 
 fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Option<Reason> {

@@ -8,13 +8,17 @@
 //! below [`CLEARED_BELOW`] of every threshold. An alert about dead letters is raised at most once in
 //! [`DEAD_LETTER_INTERVAL`].
 
+mod group;
 mod state;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use self::state::{AlertRecord, AlertState};
+pub use self::{
+    group::{BEHIND, CAUGHT_UP, GroupAlert, GroupStatus, NEVER_DRAINS_AFTER},
+    state::{AlertRecord, AlertState},
+};
 use crate::{adaptive::Fall, fault::Late, refusals::Refusals, refusing::Refusing};
 
 /// A backlog has cleared when each of its measures is below this fraction of its threshold. A backlog that stays close

@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::{
-    alert::{Alert, AlertPolicy, DestinationStatus, Measure},
-    destination::Destination,
+    alert::{Alert, AlertPolicy, DestinationStatus, GroupAlert, GroupStatus, Measure},
+    destination::{ALL_TENANTS, Destination},
+    limit_group::LimitGroup,
+    time::Timestamp,
 };
 
 /// The `data` of an alert about a destination. It contains neither the URL nor headers, because the recipients are not
@@ -71,6 +73,33 @@ pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus
         Alert::RateRestored(None) | Alert::BreakerClosed | Alert::Admitted | Alert::Recovered | Alert::Accepting => {}
     }
     data
+}
+
+/// The `data` of an alert about a limit group. `policy` has the general thresholds.
+pub fn group_alert_data(
+    about: &LimitGroup,
+    alert: &GroupAlert,
+    status: &GroupStatus,
+    policy: &AlertPolicy,
+    now: Timestamp,
+) -> Value {
+    json!({
+        "limit_group_id": about.id.to_string(),
+        "name": about.name,
+        "tenant": about.tenant.as_deref().unwrap_or(ALL_TENANTS),
+        "reasons": alert.measures(),
+        "thresholds": thresholds(alert.measures(), policy),
+        "members": status.members,
+        "backlog": {
+            "waiting": status.waiting,
+            "oldest_age_s": status.oldest_age.as_secs(),
+            "drain_eta_s": status.drains_in.map(|drains| drains.as_secs()),
+        },
+        "never_drains": status.never_drains(),
+        "limit_per_s": about.at(now).rate_limits.per_second().map(thousandths),
+        "arrivals_per_s": thousandths(status.arrivals_per_s),
+        "sends_per_s": thousandths(status.sends_per_s),
+    })
 }
 
 fn thousandths(rate: f64) -> f64 {

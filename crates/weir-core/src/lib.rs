@@ -48,6 +48,7 @@ pub mod replay_share;
 pub mod reservation;
 pub mod retention;
 pub mod retry;
+pub mod shares;
 pub mod shed;
 pub mod signing;
 pub mod simulate;

@@ -476,7 +476,12 @@ impl RateLimits {
 
     /// The sustained rate in sends per second; `None` when unlimited.
     pub fn per_second(&self) -> Option<f64> {
-        self.strictest().map(|(per_second, _)| per_second)
+        self.per_second_at(1.0)
+    }
+
+    /// The same for sends of this mean cost.
+    pub fn per_second_at(&self, cost: f64) -> Option<f64> {
+        self.strictest_at(cost).map(|(per_second, _)| per_second)
     }
 }
 

@@ -292,7 +292,6 @@ extend! {
         /// Why a delivery waits, in a table.
         fn short(&self) -> String {
             match &*self.reason {
-                "pause" if self.is_of_key() => "limit key paused".to_owned(),
                 "pause" => match &self.by {
                     Some(by) => format!("paused by {by}"),
                     None => "paused".to_owned(),

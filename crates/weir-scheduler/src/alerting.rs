@@ -1,4 +1,4 @@
-//! Alerting: publishes alerts about destinations to operators, as events.
+//! Alerting: publishes alerts about destinations and limit groups to operators, as events.
 //!
 //! Each pass compares the current condition of every destination with its alert state, so no lasting condition is
 //! missed, even when a process died. Any number of processes may run this. The idempotency key of an event contains the
@@ -6,6 +6,7 @@
 //!
 //! An alert needs no recipient: without one its event is only in the history.
 
+mod groups;
 mod recipients;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -13,7 +14,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use metrics::{counter, gauge};
 use tokio::sync::watch;
 use weir_core::{
-    Clock, Destination, DestinationId, Timestamp,
+    Clock, Destination, DestinationId, LimitGroupId, Timestamp,
     access::TenantScope,
     alert::{Alert, AlertPolicy, AlertRecord, AlertState, DestinationStatus},
     alert_data::alert_data,
@@ -21,9 +22,11 @@ use weir_core::{
     stall::StallReport,
 };
 use weir_queue::{SharedQueue, Wake, known_paces};
-use weir_store::{AlertStore, Condition, Ingested, NewEvent, PaceWatch, RefusalWatch};
+use weir_store::{
+    AlertStore, Condition, CostWatch, GroupBacklogs, GroupTraffic, Ingested, NewEvent, PaceWatch, RefusalWatch,
+};
 
-use self::recipients::Recipients;
+use self::recipients::{Recipients, Said};
 use crate::{
     release::Failure,
     run_every::{Agent, run_every},
@@ -48,14 +51,24 @@ pub struct AlertPublisher {
     clock: Arc<dyn Clock>,
     refusals: RefusalWatch,
     paces: PaceWatch,
+    /// What limit groups got and sent in the last minute, as it was read last.
+    traffic: GroupTraffic,
+    costs: CostWatch,
     last_pass: Option<Timestamp>,
     /// What the watch over stalls of this process found last.
     stalls: watch::Receiver<Arc<StallReport>>,
 }
 
-/// The alerts about one destination.
+/// What alerts are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    Destination(DestinationId),
+    Group(LimitGroupId),
+}
+
+/// The alerts about one destination or limit group.
 struct AlertUpdate {
-    destination_id: DestinationId,
+    subject: Subject,
     version: u64,
     /// The record after the events are stored.
     record: AlertRecord,
@@ -75,6 +88,8 @@ impl AlertPublisher {
             clock,
             refusals: RefusalWatch::default(),
             paces: PaceWatch::default(),
+            traffic: GroupTraffic::default(),
+            costs: CostWatch::default(),
             last_pass: None,
             stalls,
         }
@@ -104,23 +119,50 @@ impl AlertPublisher {
         Condition::add_missing(&mut conditions, self.refusals.refusing());
         let stalls = Arc::clone(&self.stalls.borrow());
         Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));
-        // Page by page: compare the conditions with the records, and publish the differences.
+        // Page by page: what the destinations are, and how fast they may be sent to.
+        let mut about = Vec::with_capacity(conditions.len());
         for conditions in conditions.chunks(PAGE) {
             let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
             let destinations = self.store.destinations(&ids).await?;
-            let mut paces =
-                known_paces(&self.queue, destinations.iter().flatten().map(|destination| &**destination)).await;
+            let paces = known_paces(&self.queue, destinations.iter().flatten().map(|destination| &**destination)).await;
+            about.extend(conditions.iter().zip(destinations).filter_map(|(condition, destination)| {
+                let destination = destination?;
+                let pace_per_s = paces.get(&destination.id).map(|pace| pace.per_s);
+                Some((condition, destination, pace_per_s))
+            }));
+        }
+        // Groups first: their alerts speak for their members.
+        let members = about.iter().map(|(condition, destination, pace_per_s)| (*condition, destination, *pace_per_s));
+        let now = self.clock.now();
+        let groups = GroupBacklogs::read(&*self.store, members, &self.traffic, &mut self.costs, &policy, now).await?;
+        gauge!("weir_limit_groups_behind").set(groups.iter().filter(|group| group.is_behind(now)).count() as f64);
+        let updates: Vec<_> =
+            groups.iter().filter_map(|group| groups::alert_update(group, &policy, &subscribers, now)).collect();
+        self.send_in_pages(updates).await?;
+        // Page by page: compare the conditions with the records, and publish the differences.
+        for page in about.chunks(PAGE) {
             let now = self.clock.now();
-            let updates = conditions.iter().zip(&destinations).filter_map(|(condition, destination)| {
-                let destination = destination.as_ref()?;
+            let updates = page.iter().filter_map(|(condition, destination, pace_per_s)| {
                 let (refused, stalled) = (self.refusals.found(destination), stalls.stall_of(destination.id, now));
-                let pace_per_s = paces.remove(&destination.id).map(|pace| pace.per_s);
-                let status = condition.status(destination, refused, stalled, pace_per_s, now);
-                let refusing = self.refusals.answered(destination.id);
-                let status = DestinationStatus { pace: self.paces.of(destination), refusing, ..status };
-                alert_update(destination, condition, &status, &policy, &subscribers, now)
+                let status = condition.status(destination, refused, stalled, *pace_per_s, now);
+                let status = DestinationStatus {
+                    drains_in: groups.drains_in((*condition, destination, *pace_per_s), now),
+                    pace: self.paces.of(destination),
+                    refusing: self.refusals.answered(destination.id),
+                    ..status
+                };
+                let speaks_for = groups.speaks_for(destination);
+                alert_update(destination, condition, &status, speaks_for, &policy, &subscribers, now)
             });
             self.send(updates.collect()).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_in_pages(&self, mut updates: Vec<AlertUpdate>) -> Result<(), Failure> {
+        while !updates.is_empty() {
+            let rest = updates.split_off(updates.len().min(PAGE));
+            self.send(std::mem::replace(&mut updates, rest)).await?;
         }
         Ok(())
     }
@@ -135,7 +177,9 @@ impl AlertPublisher {
     ) -> Result<(), Failure> {
         let now = self.clock.now();
         if self.refusals.is_due(now) {
-            let traffic = self.store.recent_traffic(now.before(FAILURES_OF)).await?;
+            let from = now.before(FAILURES_OF);
+            let traffic = self.store.recent_traffic(from).await?;
+            self.traffic = groups::traffic(&*self.store, &traffic, from, now).await?;
             let failing = traffic.iter().filter(|(_, traffic)| RefusalWatch::is_suspect(traffic.sum.failed));
             let alerted = |is: fn(&AlertState) -> bool| {
                 let records = conditions.iter().map(|condition| (condition.destination_id, &condition.record));
@@ -174,8 +218,11 @@ impl AlertPublisher {
         }
         // Last: if this process dies before, the next pass makes the same events, and their keys show that they are
         // stored.
-        for AlertUpdate { destination_id, version, record, .. } in updates {
-            self.store.record_alerts(destination_id, version, record).await?;
+        for AlertUpdate { subject, version, record, .. } in updates {
+            match subject {
+                Subject::Destination(id) => self.store.record_alerts(id, version, record).await?,
+                Subject::Group(id) => self.store.record_group_alerts(id, version, record).await?,
+            };
         }
         Ok(())
     }
@@ -192,11 +239,12 @@ impl Agent for AlertPublisher {
 /// The alerts about a destination, and its new record. `None` if the record does not change.
 ///
 /// An alert goes to its recipients once, and into the history once. Without recipients it is only in the history, and a
-/// later subscriber still gets it.
+/// later subscriber still gets it. `is_told_of_group`: an alert about its limit group tells of its backlog.
 fn alert_update(
     destination: &Arc<Destination>,
     condition: &Condition,
     status: &DestinationStatus,
+    is_told_of_group: bool,
     policy: &AlertPolicy,
     subscribers: &[Arc<Destination>],
     now: Timestamp,
@@ -208,9 +256,12 @@ fn alert_update(
     let mut events = Vec::new();
     let mut publish = |alert: &Alert, recipients: Recipients| {
         let data = alert_data(destination, alert, status, &policy);
-        events.extend(recipients.events(destination, alert, condition.version, &data, now));
+        let said =
+            Said { event_type: alert.event_type(), about: destination.id.to_string(), version: condition.version };
+        events.extend(recipients.events(&said, &destination.settings.tenant, &data, now));
     };
-    for alert in told.alerts(&policy, status, now) {
+    let is_news = |alert: &Alert| !(is_told_of_group && matches!(alert, Alert::BacklogHigh(_)));
+    for alert in told.alerts(&policy, status, now).into_iter().filter(is_news) {
         let recipients = Recipients::of(destination, &alert, subscribers);
         if !recipients.is_empty() {
             publish(&alert, recipients);
@@ -219,17 +270,17 @@ fn alert_update(
             history = history.with(&alert, now).reconciled(&policy, status, now);
         }
     }
-    for alert in history.alerts(&policy, status, now) {
+    for alert in history.alerts(&policy, status, now).into_iter().filter(is_news) {
         let is_dead = matches!(alert, Alert::Dead { .. });
         if !is_dead || !history.has_told_of_dead_letters(UNWATCHED_DEAD_LETTERS, now) {
             publish(&alert, Recipients::default());
             history = history.with(&alert, now);
         }
     }
-    let Condition { destination_id, version, .. } = *condition;
+    let (subject, version) = (Subject::Destination(condition.destination_id), condition.version);
     let record = AlertRecord::new(told, history);
     let is_same = (told, history) == (condition.record.told, condition.record.history());
-    (!is_same).then_some(AlertUpdate { destination_id, version, record, events })
+    (!is_same).then_some(AlertUpdate { subject, version, record, events })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{
-    DestinationId,
+    DestinationId, LimitGroupId,
     access::TenantScope,
     activity::Activity,
     alert::{AlertPolicy, AlertRecord},
@@ -23,6 +23,10 @@ use crate::{
 };
 
 const ALERT_SUBSCRIBERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
+
+/// The records of limit groups are beside those of destinations.
+pub(crate) const GROUP_ALERTS: &str = "
+SELECT s.destination_id, s.version, s.state FROM limit_groups g JOIN alert_states s ON s.destination_id = g.id";
 
 const RECORD_ALERTS: &str = "
 INSERT INTO alert_states AS t (destination_id, version, state) VALUES ($1, $2, $3)
@@ -109,6 +113,11 @@ impl Alerting for PostgresStore {
 
     async fn record_alerts(&self, id: DestinationId, version: u64, record: AlertRecord) -> StoreResult<bool> {
         self.edit(|connection| change(record_alerts(connection, id, version, &record))).await
+    }
+
+    async fn group_alerts(&self) -> StoreResult<Vec<(LimitGroupId, u64, AlertRecord)>> {
+        let read = |row: &PgRow| Ok((LimitGroupId::from_bytes(row.id(0)?), row.count(1)?, rows::alert_record(row, 2)?));
+        self.read(sqlx::query(GROUP_ALERTS), read).await
     }
 }
 

@@ -51,7 +51,7 @@ impl Ingest for PostgresStore {
                 let mut cached = self.shared.destinations.tenants();
                 Part::of(events, from, self.shared.limits.get(), |new| cached.matches(new))
             };
-            part.judge().await;
+            part.judge(self).await?;
             let answers = self.posts.ask(Posting(part)).await?;
             // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit.
             if !answers.is_empty() {

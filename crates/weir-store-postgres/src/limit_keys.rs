@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use weir_core::{DestinationId, LimitKey, Timestamp};
 use weir_store::{
-    DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklogs, KeyCounts, LimitKeys, StoreResult, end_of_time,
+    DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklogs, KeyCounts, LimitKeys, StoreResult,
     rows::{self, Row as _},
     sql,
 };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
-    Destination, DestinationId,
+    Destination, DestinationId, LimitGroupId,
     access::TenantScope,
     activity::Activity,
     alert::{AlertPolicy, AlertRecord},
@@ -26,6 +26,10 @@ use crate::{
 };
 
 const ALERT_RECORDS: &str = "SELECT destination_id, version, state FROM alert_states";
+
+/// The records of limit groups are beside those of destinations, which are more.
+pub(crate) const GROUP_ALERTS: &str = "
+SELECT s.destination_id, s.version, s.state FROM limit_groups g CROSS JOIN alert_states s ON s.destination_id = g.id";
 
 const RECORD_ALERTS: &str = "
 INSERT INTO alert_states (destination_id, version, state) VALUES (?, ?, ?)
@@ -123,6 +127,14 @@ impl Alerting for SqliteStore {
 
     async fn record_alerts(&self, id: DestinationId, version: u64, record: AlertRecord) -> StoreResult<bool> {
         self.edit(Durable::Yes, move |transaction| transaction.record_alerts(id, version, &record)).await
+    }
+
+    async fn group_alerts(&self) -> StoreResult<Vec<(LimitGroupId, u64, AlertRecord)>> {
+        let read = |row: &SqliteRow| {
+            let (id, version, record) = read_alert_record(row)?;
+            Ok((LimitGroupId::from_bytes(*id.as_bytes()), version, record))
+        };
+        Ok(self.read_all(GROUP_ALERTS, read).await?)
     }
 }
 

@@ -31,7 +31,7 @@ impl Ingest for SqliteStore {
     async fn ingest_part(&self, events: &Arc<[NewEvent]>, from: usize) -> StoreResult<Vec<IngestResult>> {
         loop {
             let part = Part::of(events, from, self.limits.get(), |new| self.destinations.matches(new));
-            part.judge().await;
+            part.judge(self).await?;
             let answers = self.ask(part, Operation::Ingest).await?;
             // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit.
             if !answers.is_empty() {

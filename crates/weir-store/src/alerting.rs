@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{
-    Destination, DestinationId, Timestamp,
+    Destination, DestinationId, LimitGroupId, Timestamp,
     access::TenantScope,
     activity::Activity,
     adaptive::{COMPARED, Change, Fall},
@@ -70,17 +70,13 @@ impl Condition {
         pace_per_s: Option<f64>,
         now: Timestamp,
     ) -> DestinationStatus {
+        let drains_in = self.drains_in(destination, pace_per_s, None, 1.0, now);
         let destination = destination.at(now);
         let settings = &destination.settings;
-        let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
-        let rate = [settings.rate_limits.per_second(), pace_per_s].into_iter().flatten().reduce(f64::min);
-        // How fast a member of a limit group is sent depends on the others: nothing is said of it here.
-        let rate = rate.filter(|_| settings.limit_group.is_none());
-        let drains_in = rate.map(|rate| self.waiting as f64 / rate);
         DestinationStatus {
             waiting: self.waiting,
             oldest_age: self.oldest_created_at.map_or(Duration::ZERO, |at| now.since(at)),
-            drains_in: drains_in.and_then(|secs| Duration::try_from_secs_f64(secs).ok()).map(|drains| held + drains),
+            drains_in,
             remaining_life: match self.last_expires_at {
                 Some(at) => at.since(now),
                 None => Duration::from_secs(settings.retry.max_age_s.into()),
@@ -93,6 +89,28 @@ impl Condition {
             pace: None,
             refusing: None,
         }
+    }
+}
+
+impl Condition {
+    /// The time until the backlog is sent, at the destination's limit for deliveries of this mean cost, its pace or what its
+    /// group leaves it. `None`: without all of them, or for a member of a group of which nothing is known.
+    pub fn drains_in(
+        &self,
+        destination: &Destination,
+        pace_per_s: Option<f64>,
+        share_per_s: Option<f64>,
+        cost: f64,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let destination = destination.at(now);
+        let settings = &destination.settings;
+        let rates = [settings.rate_limits.per_second_at(cost), pace_per_s, share_per_s];
+        let rate = rates.into_iter().flatten().reduce(f64::min);
+        let rate = rate.filter(|_| settings.limit_group.is_none() || share_per_s.is_some())?;
+        let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
+        let secs = self.waiting as f64 / rate;
+        Duration::try_from_secs_f64(secs).ok().map(|drains| held.saturating_add(drains))
     }
 }
 
@@ -165,4 +183,13 @@ pub trait Alerting: Send + Sync {
     /// Records the alerts of a destination. `false` if `version` is not the current one, because another process
     /// recorded alerts meanwhile.
     async fn record_alerts(&self, id: DestinationId, version: u64, record: AlertRecord) -> StoreResult<bool>;
+
+    /// The recorded alerts of every limit group that has some and is not deleted, each with its version.
+    async fn group_alerts(&self) -> StoreResult<Vec<(LimitGroupId, u64, AlertRecord)>>;
+
+    /// As [`Self::record_alerts`], of a limit group.
+    async fn record_group_alerts(&self, id: LimitGroupId, version: u64, record: AlertRecord) -> StoreResult<bool> {
+        // Their ids are distinct, and so are kept in one table.
+        self.record_alerts(DestinationId::from_bytes(*id.as_bytes()), version, record).await
+    }
 }

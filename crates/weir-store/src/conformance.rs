@@ -19,6 +19,7 @@ mod fan_out;
 mod fast_path;
 mod filters;
 mod found_keys;
+mod group_alerts;
 mod history;
 mod ingest;
 mod keyed_creations;
@@ -68,9 +69,10 @@ use weir_core::{
 pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, costs::*, counters::*, destination_names::*,
     destinations::*, discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, found_keys::*,
-    history::*, ingest::*, keyed_creations::*, limit_groups::*, limit_key_reads::*, limit_keys::*, lists::*,
-    message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, paces::*, processes::*, prune::*,
-    purge::*, recovery::*, replays::*, reservations::*, results::*, rows::*, timing::*, traces::*, traffic::*,
+    group_alerts::*, history::*, ingest::*, keyed_creations::*, limit_groups::*, limit_key_reads::*, limit_keys::*,
+    lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, paces::*, processes::*,
+    prune::*, purge::*, recovery::*, replays::*, reservations::*, results::*, rows::*, timing::*, traces::*,
+    traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

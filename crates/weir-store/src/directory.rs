@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use weir_core::{Destination, DestinationId, filter::Filter, limit_key::KeyLimits, pattern::EventPattern};
+use weir_core::{
+    Destination, DestinationId, LimitGroupId, filter::Filter, limit_key::KeyLimits, pattern::EventPattern,
+};
 
 use crate::Looks;
 
@@ -22,6 +24,16 @@ pub trait Directory {
 pub struct Matches {
     pub ids: Arc<[DestinationId]>,
     pub looks: Looks,
+}
+
+/// The limit groups of these destinations, each once.
+fn limit_groups<'d>(destinations: impl Iterator<Item = &'d Arc<Destination>>) -> Arc<[LimitGroupId]> {
+    let all: BTreeSet<_> = destinations.filter_map(limit_group).collect();
+    all.into_iter().collect()
+}
+
+fn limit_group(destination: &Arc<Destination>) -> Option<LimitGroupId> {
+    destination.settings.limit_group
 }
 
 /// The limit keys of these destinations, one for each pointer.
@@ -53,7 +65,8 @@ const MAX_REMEMBERED: usize = 1_024;
 pub struct TenantDestinations {
     by_id: BTreeMap<DestinationId, Arc<Destination>>,
     by_pattern: HashMap<EventPattern, BTreeSet<DestinationId>>,
-    /// Forgotten when a destination is added or removed, or its patterns, its filter or the pointer to its limit key change.
+    /// Forgotten when a destination is added or removed, or its patterns, its filter, its limit group or the pointer to its
+    /// limit key change.
     matches: HashMap<String, Matches>,
 }
 
@@ -70,7 +83,9 @@ impl TenantDestinations {
         };
         // Thousands of holds and breakers may change in a second, and none of them changes what matches.
         let (old, new) = (before.as_ref(), destination.as_ref());
-        if old.and_then(filter) != new.and_then(filter) || old.and_then(pointer) != new.and_then(pointer) {
+        let other_looks =
+            old.and_then(filter) != new.and_then(filter) || old.and_then(pointer) != new.and_then(pointer);
+        if other_looks || old.and_then(limit_group) != new.and_then(limit_group) {
             self.matches.clear();
         }
         let (before, after) = (before.as_ref().map(patterns), destination.as_ref().map(patterns));
@@ -98,8 +113,9 @@ impl TenantDestinations {
 
     /// What destinations that an event names look for in its data. They do not filter it.
     pub fn named(&self, ids: &[DestinationId]) -> Matches {
-        let key_limits = key_limits(ids.iter().filter_map(|id| self.by_id.get(id))).into();
-        Matches { looks: Looks { key_limits, ..Looks::default() }, ..Matches::default() }
+        let named = || ids.iter().filter_map(|id| self.by_id.get(id));
+        let (key_limits, limit_groups) = (key_limits(named()).into(), limit_groups(named()));
+        Matches { looks: Looks { key_limits, limit_groups, ..Looks::default() }, ..Matches::default() }
     }
 
     /// The destinations that take an event of this type, in the order of their ids.
@@ -115,8 +131,9 @@ impl TenantDestinations {
         let filters = ids.iter().filter_map(|id| self.by_id.get(id).and_then(filter));
         let mut seen = HashSet::new();
         let filters = filters.filter(|filter| seen.insert(filter.fingerprint())).cloned().collect();
-        let key_limits = key_limits(ids.iter().filter_map(|id| self.by_id.get(id))).into();
-        let matches = Matches { ids: ids.into(), looks: Looks { filters, key_limits } };
+        let all = || ids.iter().filter_map(|id| self.by_id.get(id));
+        let (key_limits, limit_groups) = (key_limits(all()).into(), limit_groups(all()));
+        let matches = Matches { ids: ids.into(), looks: Looks { filters, key_limits, limit_groups } };
         if self.matches.len() >= MAX_REMEMBERED {
             self.matches.clear();
         }

@@ -1,11 +1,11 @@
 //! The ingest of events.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, RateLimit, event::Event, shed::ClientId};
+use weir_core::{DestinationId, LimitGroup, RateLimit, event::Event, shed::ClientId};
 
-use crate::{DestinationLimits, FastPath, Looks, Matches, StoreResult, Verdicts};
+use crate::{DestinationLimits, FastPath, LimitGroups, Looks, Matches, StoreResult, Verdicts};
 
 /// An event to store, and its destinations.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub struct Ingested {
 }
 
 /// Why an event was not stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IngestRefusal {
     /// The named destination at `index` does not exist in the event's tenant.
     UnknownDestination { index: usize },
@@ -49,6 +49,8 @@ pub enum IngestRefusal {
     TooManyDestinations { destinations: usize, most: usize },
     /// A destination that takes it has this limit, which a single send of its cost exceeds.
     CostAboveLimit { destination_id: DestinationId, limit: RateLimit },
+    /// So has the limit group of such a destination.
+    CostAboveGroupLimit { destination_id: DestinationId, group: Arc<LimitGroup>, limit: RateLimit },
 }
 
 /// The most deliveries in one commit, unless a single event has more: a fraction of a second, for which everybody else
@@ -61,7 +63,7 @@ pub struct Part {
     events: Arc<[NewEvent]>,
     range: Range<usize>,
     rows: usize,
-    /// What is looked for in the data of each event.
+    /// What decides about each event.
     looks: Vec<Looks>,
 }
 
@@ -80,6 +82,10 @@ impl Part {
             if new.event.options.limit_key.is_some() {
                 looks.key_limits = Arc::default();
             }
+            // No limit is below a cost of 1, so such an event needs to know no group.
+            if new.event.cost() == 1 {
+                looks.limit_groups = Arc::default();
+            }
             // An event with too many destinations is refused, and stores nothing.
             let destinations = new.destinations.as_ref().map_or(ids.len(), Vec::len);
             let more = Some(destinations).filter(|&count| count <= limits.of_event).unwrap_or_default().max(1);
@@ -96,11 +102,20 @@ impl Part {
         &self.events[self.range.clone()]
     }
 
-    /// Evaluates the filters and finds the limit keys, before the commit for which others wait.
-    pub async fn judge(&self) {
+    /// Evaluates the filters, finds the limit keys, and reads the limit groups of dear events, before the commit for which
+    /// others wait.
+    pub async fn judge(&self, store: &impl LimitGroups) -> StoreResult<()> {
+        let groups: BTreeSet<_> = self.looks.iter().flat_map(|looks| looks.limit_groups.iter().copied()).collect();
+        if !groups.is_empty() {
+            let ids: Vec<_> = groups.into_iter().collect();
+            let found = store.limit_groups(&ids).await?;
+            let groups = Arc::new(ids.into_iter().zip(found).collect());
+            self.events().iter().for_each(|new| new.verdicts.know(&groups));
+        }
         for (new, looks) in self.events().iter().zip(&self.looks) {
             new.verdicts.judge(&new.event, looks).await;
         }
+        Ok(())
     }
 
     /// The tenant and the client whose turn it takes: those of its first event.

@@ -185,8 +185,8 @@ impl<'e> Intake<'e> {
         first.get(&(tenant, key)).map(|&at| self.answers[at].clone().map(again))
     }
 
-    /// Fans out an event that is not a duplicate. `None` if its deliveries do not fit in this commit, or too many of its
-    /// filters and limit keys were not evaluated before.
+    /// Fans out an event that is not a duplicate. `None` if its deliveries do not fit in this commit, too many of its
+    /// filters and limit keys were not evaluated before, or a limit group that matters was not read.
     fn accept(
         &mut self,
         NewEvent { event, destinations, random, verdicts, .. }: &'e NewEvent,
@@ -240,6 +240,11 @@ impl<'e> Intake<'e> {
         let too_dear = found.iter().find_map(|(id, found)| Some((*id, found.as_ref().and_then(too_low)?)));
         if let Some((destination_id, limit)) = too_dear {
             return Some(Err(IngestRefusal::CostAboveLimit { destination_id, limit }));
+        }
+        if event.cost() > 1
+            && let Some(refusal) = above_limit_of_group(event, &found, verdicts)?
+        {
+            return Some(Err(refusal));
         }
         if found.len() > most {
             return Some(Err(IngestRefusal::TooManyDestinations { destinations: found.len(), most }));
@@ -323,6 +328,24 @@ fn claim_at_once(
         expires_at,
         destination: Some(Arc::clone(destination)),
     })
+}
+
+/// The refusal of an event whose cost is above a limit of the group of a destination that takes it. `None`: the destination
+/// joined the group while the event was on its way here, so that the group was not read.
+fn above_limit_of_group(
+    event: &Event,
+    takes: &[(DestinationId, Option<Arc<Destination>>)],
+    verdicts: &Verdicts,
+) -> Option<Option<IngestRefusal>> {
+    for (destination_id, found) in takes {
+        let Some(id) = found.as_ref().and_then(|found| found.settings.limit_group) else { continue };
+        let Some(group) = verdicts.group(id)? else { continue };
+        if let Some(&limit) = group.at(event.created_at).rate_limits.too_low_for(event.cost()) {
+            let destination_id = *destination_id;
+            return Some(Some(IngestRefusal::CostAboveGroupLimit { destination_id, group: Arc::clone(&group), limit }));
+        }
+    }
+    Some(None)
 }
 
 /// The limit key of an event at a destination that has some.

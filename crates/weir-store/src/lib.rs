@@ -27,8 +27,8 @@
 //! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `event_types`, `fast_path`, `history`,
 //! `ingest`, `limit_groups`, `limit_keys`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
-//! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
-//! replica may answer.
+//! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, `group_backlogs` says which members
+//! limit groups hold back, `cost_watch` what waiting deliveries cost, and `replica` says which reads a replica may answer.
 //!
 //! `filters` has the pages of lists and their filters, `state_names` the names that statements use.
 
@@ -38,6 +38,7 @@ mod api_keys;
 mod bodies;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod cost_watch;
 mod counters;
 mod destination_limits;
 mod destinations;
@@ -47,6 +48,7 @@ mod error;
 mod event_types;
 mod fast_path;
 mod filters;
+mod group_backlogs;
 mod history;
 mod ingest;
 pub mod intake;
@@ -83,6 +85,7 @@ pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, 
 pub use alerting::{Alerting, Condition, PaceWatch};
 pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
+pub use cost_watch::{CostWatch, limit_in_costs};
 pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
@@ -98,6 +101,7 @@ pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use filters::{
     DeliveryFilter, ErrorFilter, EventFilter, ListOrder, Page, PageRequest, SCANNED_AT_MOST, delivery_ids_of, first_id,
 };
+pub use group_backlogs::{GroupBacklog, GroupBacklogs, GroupMember, GroupTraffic, Rates};
 pub use history::{
     DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
 };
@@ -168,7 +172,7 @@ bundles! {
     /// For the dead letters of deleted destinations.
     AbandonedStore: Counters + Destinations + History + Results;
     /// For alerts.
-    AlertStore: Alerting + Destinations + Ingest + Paces + RefusalStore;
+    AlertStore: Alerting + Destinations + Ingest + LimitGroups + Outbox + Paces + RefusalStore + Reservations;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
         + DeadLetterStore + ApiKeys + Counters + EventTypes + LimitGroupEdits + Replays + Shedding;

@@ -1,25 +1,30 @@
-//! Whether an event passes the filters of its destinations, and which limit keys it has there. Its data are read by the task
-//! of the producer, before the event joins a commit batch: a tenant may have thousands of filters, and all producers wait
-//! for the commit.
+//! Whether an event passes the filters of its destinations, which limit keys it has there, and which limits their groups
+//! have. Its data and the groups are read by the task of the producer, before the event joins a commit batch: a tenant may
+//! have thousands of filters, and all producers wait for the commit.
 
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use weir_core::{
-    LimitKey,
+    LimitGroup, LimitGroupId, LimitKey,
     event::Event,
     filter::{Data, Filter, Fingerprint},
     limit_key::KeyLimits,
 };
 
-/// What is looked for in the data of an event.
+/// What is looked for in the data of an event, and the groups that must be known to take it.
 #[derive(Debug, Clone, Default)]
 pub struct Looks {
     /// Filters, each once.
     pub filters: Arc<[Arc<Filter>]>,
     /// Limit keys, one for each pointer; none if the event names its key.
     pub key_limits: Arc<[Arc<KeyLimits>]>,
+    /// Limit groups, each once; none if the event has the usual cost.
+    pub limit_groups: Arc<[LimitGroupId]>,
 }
+
+/// Limit groups as they were read; `None` for one that does not exist.
+pub(crate) type KnownGroups = HashMap<LimitGroupId, Option<Arc<LimitGroup>>>;
 
 /// The filters or limit keys that are evaluated before others get their turn on the thread.
 const EVALUATED_AT_ONCE: usize = 32;
@@ -33,12 +38,13 @@ pub struct Verdicts(Mutex<Found>);
 struct Found {
     filters: HashMap<Fingerprint, bool>,
     keys: HashMap<String, LimitKey>,
+    groups: Arc<KnownGroups>,
 }
 
 impl Verdicts {
     /// Evaluates what is looked for, with the data of the event read at most once.
     pub async fn judge(&self, event: &Event, looks: &Looks) {
-        let Looks { filters, key_limits } = looks;
+        let Looks { filters, key_limits, .. } = looks;
         if filters.is_empty() && key_limits.is_empty() {
             return;
         }
@@ -73,6 +79,16 @@ impl Verdicts {
                 found.keys.insert(pointer.clone(), LimitKey::found(pointer, data));
             }
         }
+    }
+
+    /// Takes the groups of the part that the event is in.
+    pub(crate) fn know(&self, groups: &Arc<KnownGroups>) {
+        self.0.lock().groups = Arc::clone(groups);
+    }
+
+    /// The limit group, if it exists. `None`: it was not read.
+    pub(crate) fn group(&self, id: LimitGroupId) -> Option<Option<Arc<LimitGroup>>> {
+        self.0.lock().groups.get(&id).cloned()
     }
 
     /// `None`: the filter was not evaluated.

@@ -23,7 +23,7 @@ const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates");
 /// Texts in the sources that begin like metrics: two cookies, and a name that no key may have.
 const NOT_METRICS: [&str; 3] = ["weir_api_keys", "weir_flash", "weir_session"];
 /// Gauges that several processes report with the same value. A sum would count the value several times.
-const CLUSTER_WIDE: [&str; 13] = [
+const CLUSTER_WIDE: [&str; 14] = [
     "weir_backlog_deliveries",
     "weir_dead_letter_destinations",
     "weir_delivery_queue_depth",
@@ -33,6 +33,7 @@ const CLUSTER_WIDE: [&str; 13] = [
     "weir_destinations_slowed",
     "weir_destinations_stalled",
     "weir_in_flight_sends",
+    "weir_limit_groups_behind",
     "weir_postgres_slot_bytes",
     "weir_queued_permits",
     "weir_scheduled_jobs",

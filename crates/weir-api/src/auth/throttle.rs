@@ -182,12 +182,12 @@ mod tests {
         }
         assert_eq!((admitted, reported), (MAX_IN_ALL, 1));
         {
-            let failures = throttle.0.lock().unwrap();
+            let failures = throttle.0.lock();
             assert_eq!((failures.by_address.len(), failures.by_prefix.len()), (MAX_IN_ALL, MAX_IN_ALL));
         }
         assert_eq!(fail(&throttle, "198.51.100.1", at(59)), Err(Duration::from_secs(1)));
         assert_eq!(fail(&throttle, "198.51.100.1", at(60)), Ok(()));
-        let failures = throttle.0.lock().unwrap();
+        let failures = throttle.0.lock();
         assert_eq!((failures.by_address.len(), failures.by_prefix.len()), (1, 1), "old failures are forgotten");
     }
 

@@ -2,10 +2,15 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use weir_core::{Condition, Destination, LimitKey, Timestamp, destination::Settings, limit_key::FlowLimits};
+use weir_core::{
+    Condition, Destination, LimitKey, Timestamp,
+    destination::Settings,
+    limit_key::FlowLimits,
+    shares::{Wish, divide},
+};
 use weir_store::{KeyBacklog, KeyBacklogs};
 
-use super::{Measured, Wish, divide, is_slow};
+use super::{Measured, is_slow};
 
 /// The longest times over which sends are counted, of limits below one a second and of others.
 const COUNTED_IF_SLOW: Duration = Duration::from_secs(70);

@@ -1,56 +1,29 @@
-//! The shares of members in the rate of their limit group: weighted max–min among those that have a backlog. What one of
-//! them cannot use goes to the others.
+//! The shares of members in the rate of their limit group.
 
-use weir_core::{Condition, Destination, LimitGroup, Timestamp};
+use weir_core::{
+    Condition, Destination, LimitGroup, Timestamp,
+    limiter::COST_OF_ONE,
+    shares::{Share, Wish, divide},
+};
 
-use super::Measured;
+use super::{Measured, as_number};
 
-/// What a member may send of the rate of its group.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Share {
-    pub(crate) per_s: f64,
-    /// It could send more without the group.
-    pub(crate) binds: bool,
-    /// Until when people hold the group.
-    pub(crate) held_until: Option<Timestamp>,
-}
-
-impl Share {
-    pub(crate) fn is_held(&self, now: Timestamp) -> bool {
-        self.held_until.is_some_and(|until| until > now)
-    }
-}
-
-/// What a member, or a limit key, wants of the rate.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Wish {
-    pub(crate) weight: f64,
-    pub(crate) per_s: f64,
-}
-
-/// The parts of `rate`, in the order of the wishes.
-pub(crate) fn divide(rate: f64, wishes: &[Wish]) -> Vec<f64> {
-    // Whoever wants least for its weight gets all it wants; the rest is divided again.
-    let mut order: Vec<usize> = (0..wishes.len()).collect();
-    let filled_at = |at: usize| wishes[at].per_s / wishes[at].weight;
-    order.sort_by(|&a, &b| filled_at(a).total_cmp(&filled_at(b)));
-    let mut weight: f64 = wishes.iter().map(|wish| wish.weight).sum();
-    let (mut left, mut parts) = (rate, vec![0.0; wishes.len()]);
-    for at in order {
-        let wish = wishes[at];
-        parts[at] = wish.per_s.min(left.max(0.0) * wish.weight / weight);
-        left -= parts[at];
-        weight -= wish.weight;
-    }
-    parts
+/// The mean of these numbers of waiting deliveries with their usual costs, as a usual cost.
+pub(crate) fn mean_cost(waiting: impl Iterator<Item = (u64, u32)>) -> u32 {
+    let add = |(all, sum): (u64, u64), (waiting, cost): (u64, u32)| {
+        (all + waiting, sum.saturating_add(waiting.saturating_mul(cost.max(COST_OF_ONE).into())))
+    };
+    let (all, sum) = waiting.fold((0, 0), add);
+    sum.checked_div(all).and_then(|mean| u32::try_from(mean).ok()).unwrap_or(0)
 }
 
 /// Notes the share of each member of a group. All members must be there.
 pub(crate) fn share(group: &LimitGroup, members: &mut [(&Destination, &mut Measured)], now: Timestamp) {
     let held_until = group.temporary.hold_at(now).map(|hold| hold.until);
+    let cost = as_number(mean_cost(members.iter().map(|(_, of)| (of.counts.waiting(), of.usual_cost))));
     // While it is held, the rate is that after the hold.
     let without_limit = held_until.map(|_| 0.0);
-    let Some(rate) = group.at(now).rate_limits.per_second().or(without_limit) else { return };
+    let Some(rate) = group.at(now).rate_limits.per_second_at(cost).or(without_limit) else { return };
     let wish = |(destination, measured): &(&Destination, &mut Measured)| {
         let settings = &destination.settings;
         let rests = destination.is_stopped() || destination.is(Condition::Held, now);
@@ -71,30 +44,5 @@ pub(crate) fn share(group: &LimitGroup, members: &mut [(&Destination, &mut Measu
         let idle = destination.is_stopped() || measured.counts.waiting() == 0;
         let left = if idle { (rate - used).max(0.0) } else { 0.0 };
         measured.share = Some(Share { per_s: part + left, binds: part < wish.per_s, held_until });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parts(rate: f64, wishes: &[(f64, f64)]) -> Vec<f64> {
-        divide(rate, &wishes.iter().map(|&(weight, per_s)| Wish { weight, per_s }).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn a_rate_is_divided_by_weight_and_what_one_cannot_use_goes_to_the_others() {
-        let all = f64::INFINITY;
-        for (rate, wishes, expected) in [
-            (10.0, &[(1.0, all), (1.0, all)][..], &[5.0, 5.0][..]),
-            (80.0, &[(1.0, all), (2.0, all), (5.0, all)], &[10.0, 20.0, 50.0]),
-            (80.0, &[(1.0, all), (2.0, all), (5.0, 20.0)], &[20.0, 40.0, 20.0]),
-            (10.0, &[(1.0, 2.0), (1.0, 3.0)], &[2.0, 3.0]),
-            (10.0, &[(1.0, 0.0), (3.0, all), (1.0, 1.0)], &[0.0, 9.0, 1.0]),
-            (10.0, &[], &[]),
-        ] {
-            let found = parts(rate, wishes);
-            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{wishes:?}: {found:?}");
-        }
     }
 }

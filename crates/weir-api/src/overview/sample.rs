@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -11,11 +11,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use weir_core::{
-    Destination, DestinationId, LimitGroupId, Timestamp, access::TenantScope, refusing::Refusing, stall::StallReport,
+    Destination, DestinationId, LimitGroup, LimitGroupId, Timestamp, access::TenantScope, refusing::Refusing,
+    stall::StallReport,
 };
 use weir_queue::{SharedQueue, known_paces};
 use weir_store::{
-    DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET,
+    CostWatch, DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult,
+    TRAFFIC_BUCKET, limit_in_costs,
 };
 
 use super::{
@@ -55,6 +57,7 @@ pub(crate) struct Sample {
     sorted: [OnceLock<Vec<usize>>; Order::SORTED],
     replays: OpenReplays,
     refusals: RefusalWatch,
+    costs: CostWatch,
     /// The last changes with their numbers, oldest first.
     changes: VecDeque<(u64, Arc<Change>)>,
     last_change: u64,
@@ -112,6 +115,14 @@ impl Sample {
             refusals.count(store, &all, std::iter::empty(), now).await?;
         }
 
+        let groups = groups_of(store, &destinations).await?;
+        let mut costs = last.map(|last| last.costs.clone()).unwrap_or_default();
+        let costly = destinations.iter().filter_map(|destination| {
+            counts.get(&destination.id).filter(|counts| counts.waiting() > 0)?;
+            let group = destination.settings.limit_group.and_then(|id| groups.get(&id));
+            Some((destination.id, limit_in_costs(destination, group.map(|group| &**group), now)?))
+        });
+        costs.look(store, costly, now).await?;
         let mut paces = known_paces(queue, destinations.iter().map(|destination| &**destination)).await;
 
         let mut measured = |destination: &Arc<Destination>| {
@@ -133,7 +144,7 @@ impl Sample {
                 refusals: refusals.found(destination).flatten(),
                 // Under a backlog the cursors are where a send of just now left them.
                 rings: Vec::new(),
-                usual_cost: 0,
+                usual_cost: costs.of(id),
                 last_sent_at: Some(now),
                 answer_time: None,
                 fault: stalls.fault_of(id, now),
@@ -143,7 +154,7 @@ impl Sample {
             }
         };
         let mut measured: Vec<_> = destinations.iter().map(&mut measured).collect();
-        share_groups(store, &destinations, &mut measured, now).await?;
+        share_groups(&groups, &destinations, &mut measured, now);
         let row = |(destination, measured): (Arc<Destination>, Measured)| Row {
             figures: Figures::of(&destination, &measured, now),
             destination,
@@ -162,6 +173,7 @@ impl Sample {
             sorted: Default::default(),
             replays,
             refusals,
+            costs,
             changes: VecDeque::new(),
             last_change: 0,
             snapshots: Mutex::default(),
@@ -227,6 +239,11 @@ impl Sample {
     /// The destinations whose receivers refuse much, with limits or without.
     pub(crate) fn refusing(&self) -> impl Iterator<Item = DestinationId> {
         self.refusals.refusing()
+    }
+
+    /// What waiting deliveries cost, where limits count costs.
+    pub(crate) fn costs(&self) -> CostWatch {
+        self.costs.clone()
     }
 
     /// What a receiver that refuses has answered of late.
@@ -344,28 +361,36 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
 }
 
 /// Notes the shares of the members of all limit groups.
-async fn share_groups(
-    store: &dyn Store,
+fn share_groups(
+    groups: &HashMap<LimitGroupId, Arc<LimitGroup>>,
     destinations: &[Arc<Destination>],
     measured: &mut [Measured],
     now: Timestamp,
-) -> StoreResult<()> {
+) {
     let mut members: HashMap<LimitGroupId, Vec<(&Destination, &mut Measured)>> = HashMap::new();
     for (destination, measured) in destinations.iter().zip(measured) {
         if let Some(id) = destination.settings.limit_group {
             members.entry(id).or_default().push((destination, measured));
         }
     }
-    let ids: Vec<LimitGroupId> = members.keys().copied().collect();
-    if ids.is_empty() {
-        return Ok(());
-    }
-    for group in store.limit_groups(&ids).await?.into_iter().flatten() {
-        if let Some(members) = members.get_mut(&group.id) {
-            share(&group, members, now);
+    for (id, mut members) in members {
+        if let Some(group) = groups.get(&id) {
+            share(group, &mut members, now);
         }
     }
-    Ok(())
+}
+
+/// The limit groups of these destinations.
+async fn groups_of(
+    store: &dyn Store,
+    destinations: &[Arc<Destination>],
+) -> StoreResult<HashMap<LimitGroupId, Arc<LimitGroup>>> {
+    let ids: BTreeSet<LimitGroupId> = destinations.iter().filter_map(|one| one.settings.limit_group).collect();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let found = store.limit_groups(&Vec::from_iter(ids)).await?;
+    Ok(found.into_iter().flatten().map(|group| (group.id, group)).collect())
 }
 
 /// Every destination that is not deleted. The known ones are read by id, which costs little, and new ones are at the

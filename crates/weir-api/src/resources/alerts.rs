@@ -1,19 +1,21 @@
 //! The alert thresholds: of all destinations, and of one destination as part of its settings. And what is wrong now.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{
+    Destination,
     activity::Action,
-    alert::{Alert, AlertOverrides, AlertPolicy, DestinationStatus},
-    alert_data::alert_data,
+    alert::{Alert, AlertOverrides, AlertPolicy, BEHIND, DestinationStatus, GroupAlert, Measure},
+    alert_data::{alert_data, group_alert_data},
 };
-use weir_store::{Condition, PaceWatch};
+use weir_store::{Condition, GroupBacklog, GroupBacklogs, GroupTraffic, PaceWatch, Rates, tenant_code};
 
 use super::{activity::Author, policies::replace};
 use crate::{
     auth::Caller,
+    overview::{Order, Sample},
     problem::{ApiResult, Refused},
     readers::{
         body::Body,
@@ -67,9 +69,10 @@ pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -
 /// thresholds. An alert is an event: `weir.backlog.high`, `weir.backlog.cleared`, `weir.breaker.opened`,
 /// `weir.breaker.closed`, `weir.destination.paused`, `weir.destination.refused`, `weir.destination.admitted`,
 /// `weir.destination.refusing`, `weir.destination.accepting`, `weir.destination.stalled`, `weir.destination.recovered`,
-/// `weir.rate.lowered`, `weir.rate.restored` or `weir.delivery.dead`. It goes to the destinations of the tenant
+/// `weir.rate.lowered`, `weir.rate.restored`, `weir.delivery.dead`, `weir.limit_group.behind` or
+/// `weir.limit_group.caught_up`. It goes to the destinations of the tenant
 /// whose `event_types` match it (`weir.*`), and to the destinations with the tenant `*`, but not to the destination that
-/// it is about. Without any recipient it is only in the list of events. A backlog counts as cleared
+/// it is about, nor to the members of a group that it is about. Without any recipient it is only in the list of events. A backlog counts as cleared
 /// below 80 % of each threshold. A destination raises at most one alert about dead letters per minute. Changes take
 /// effect within ten seconds.
 #[utoipa::path(
@@ -106,11 +109,12 @@ impl Listing for ActiveAlerts {
 type ActivePage = PageParameters<ActiveAlerts>;
 
 /// The types of alerts about something that lasts, the worst first.
-const LASTING: [&str; 8] = [
+const LASTING: [&str; 9] = [
     "weir.destination.stalled",
     "weir.breaker.opened",
     "weir.destination.paused",
     "weir.delivery.dead",
+    BEHIND,
     "weir.backlog.high",
     "weir.destination.refusing",
     "weir.destination.refused",
@@ -121,7 +125,7 @@ text! {
     /// The type of an alert about something that lasts.
     #[schema(
         as = ActiveAlertType, value_type = String, example = "weir.breaker.opened",
-        pattern = "^weir\\.(breaker\\.opened|destination\\.(stalled|paused|refusing|refused)|delivery\\.dead|backlog\\.high|rate\\.lowered)$"
+        pattern = "^weir\\.(breaker\\.opened|destination\\.(stalled|paused|refusing|refused)|delivery\\.dead|limit_group\\.behind|backlog\\.high|rate\\.lowered)$"
     )]
     pub(crate) struct ActiveAlertText(String);
     parse = |text| one_of(text, LASTING.into_iter());
@@ -140,7 +144,8 @@ parameters! {
 /// List what is wrong now
 ///
 /// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high
-/// backlog, a receiver that answers many sends with 429, refusals within its limit or an adaptive pace far below what it was, by
+/// backlog, a receiver that answers many sends with 429, refusals within its limit or an adaptive pace far below what it was,
+/// and each limit group that is behind, by
 /// the same thresholds as the alerts, in all tenants of the key. It is read from the state itself: no destination needs to
 /// subscribe to alerts. The worst comes first.
 #[utoipa::path(
@@ -169,45 +174,101 @@ pub(crate) async fn active(
     let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
     let destinations = api.store.destinations(&ids).await?;
     let now = api.clock.now();
-    // What is wrong with each destination.
     let mut found = Vec::new();
     let mut counts = BTreeMap::new();
+    let mut is_listed = |alert_type: &str| {
+        *counts.entry(alert_type.to_owned()).or_insert(0) += 1;
+        filter.r#type.as_ref().is_none_or(|wanted| wanted.0 == alert_type)
+    };
+    // Which limit groups are behind.
+    let figures_of = |id| sample.row(id).map(|row| &row.figures);
+    let pace_of = |id| figures_of(id).and_then(|it| it.pace.as_ref()).map(|pace| pace.per_s);
+    let members = conditions.iter().zip(&destinations);
+    let members = members.filter_map(|(of, destination)| Some((of, destination.as_ref()?, pace_of(of.destination_id))));
+    let traffic = group_traffic(&sample);
+    let groups = GroupBacklogs::read(&*api.store, members, &traffic, &mut sample.costs(), &policy, now).await?;
+    for backlog in groups.iter().filter(|of| scope.includes(tenant_code(of.group.tenant.as_deref()))) {
+        let Some(measures) = backlog.record.history().group_is_behind(&backlog.status, now) else { continue };
+        if is_listed(BEHIND) {
+            found.push((BEHIND, &backlog.group.name, *backlog.group.id.as_bytes(), Found::Group(backlog, measures)));
+        }
+    }
+    // What is wrong with each destination.
     for (condition, destination) in conditions.iter().zip(&destinations) {
         let Some(destination) = destination.as_ref().filter(|it| scope.includes(&it.settings.tenant)) else { continue };
         let policy = destination.settings.alerts.apply_to(&policy);
-        let figures = sample.row(destination.id).map(|row| &row.figures);
+        let figures = figures_of(destination.id);
         let (refused, stalled) = (figures.map(|it| it.refusals), stalls.stall_of(destination.id, now));
-        let pace_per_s = figures.and_then(|it| it.pace.as_ref()).map(|pace| pace.per_s);
-        let status = condition.status(destination, refused, stalled, pace_per_s, now);
-        let refusing = sample.answered(destination.id);
-        let status = DestinationStatus { pace: paces.of(destination), refusing, ..status };
+        let (pace_per_s, share) = (pace_of(destination.id), figures.and_then(|it| it.share));
+        let status = DestinationStatus {
+            drains_in: condition.drains_in(
+                destination,
+                pace_per_s,
+                share.map(|share| share.per_s),
+                groups.cost_of(destination.id),
+                now,
+            ),
+            pace: paces.of(destination),
+            refusing: sample.answered(destination.id),
+            ..condition.status(destination, refused, stalled, pace_per_s, now)
+        };
         for alert in condition.record.history().problems(&policy, &status, now) {
-            *counts.entry(alert.event_type().to_owned()).or_insert(0) += 1;
-            if filter.r#type.as_ref().is_none_or(|wanted| wanted.0 == alert.event_type()) {
-                found.push((severity(&alert), destination, alert, status.clone(), policy));
+            // The alert about its limit group says so.
+            let is_told = matches!(alert, Alert::BacklogHigh(_)) && groups.speaks_for(destination);
+            if !is_told && is_listed(alert.event_type()) {
+                let (alert_type, name) = (alert.event_type(), &destination.settings.name);
+                let found_of = Found::Destination(destination, alert, Box::new(status.clone()), policy);
+                found.push((alert_type, name, *destination.id.as_bytes(), found_of));
             }
         }
     }
-    found.sort_by(|(one, of_one, ..), (other, of_other, ..)| {
-        (one, &of_one.settings.name, of_one.id).cmp(&(other, &of_other.settings.name, of_other.id))
-    });
+    found.sort_by_key(|(alert_type, name, id, _)| (severity(alert_type), *name, *id));
     // Only the rows of the page are written.
     let skipped =
         page.request.before.map_or(0, |before| usize::try_from(u128::from_be_bytes(before)).unwrap_or(usize::MAX));
     let end = skipped.saturating_add(page.request.limit as usize);
     let next_cursor = (found.len() > end).then(|| ActiveAlerts::cursor((end as u128).to_be_bytes()));
     let rows = found.iter().skip(skipped).take(page.request.limit as usize);
-    let data = rows.map(|(_, destination, alert, status, policy)| types::ActiveAlert {
-        alert_type: alert.event_type().to_owned(),
-        destination_id: destination.id.to_string(),
-        destination_name: destination.settings.name.clone(),
-        tenant: destination.settings.tenant.clone(),
-        data: alert_data(destination, alert, status, policy),
+    let data = rows.map(|(alert_type, .., of)| match of {
+        Found::Destination(destination, alert, status, policy) => types::ActiveAlert {
+            alert_type: (*alert_type).to_owned(),
+            destination_id: Some(destination.id.to_string()),
+            destination_name: Some(destination.settings.name.clone()),
+            limit_group_id: None,
+            limit_group_name: None,
+            tenant: destination.settings.tenant.clone(),
+            data: alert_data(destination, alert, status, policy),
+        },
+        Found::Group(GroupBacklog { group, status, .. }, measures) => types::ActiveAlert {
+            alert_type: (*alert_type).to_owned(),
+            destination_id: None,
+            destination_name: None,
+            limit_group_id: Some(group.id.to_string()),
+            limit_group_name: Some(group.name.clone()),
+            tenant: tenant_code(group.tenant.as_deref()).to_owned(),
+            data: group_alert_data(group, &GroupAlert::Behind(measures.clone()), status, &policy, now),
+        },
     });
     Ok(Json(types::ActiveAlerts { as_of: now, counts, data: data.collect(), next_cursor }))
 }
 
-/// The place of an alert among [`LASTING`].
-fn severity(alert: &Alert) -> usize {
-    LASTING.iter().position(|name| *name == alert.event_type()).unwrap_or(LASTING.len())
+/// What something that is wrong is about.
+enum Found<'a> {
+    Destination(&'a Arc<Destination>, Alert, Box<DestinationStatus>, AlertPolicy),
+    Group(&'a GroupBacklog, Vec<Measure>),
+}
+
+/// The traffic of limit groups, as the sample has it.
+fn group_traffic(sample: &Sample) -> GroupTraffic {
+    let mut traffic = GroupTraffic::default();
+    for row in sample.rows(Order::Trouble, |row| row.destination.settings.limit_group.is_some()) {
+        let (arrivals_per_s, sends_per_s) = (row.figures.arrivals_per_s, row.figures.achieved_per_s);
+        traffic.add(&row.destination, Rates { arrivals_per_s, sends_per_s });
+    }
+    traffic
+}
+
+/// The place of a type of alerts among [`LASTING`].
+fn severity(alert_type: &str) -> usize {
+    LASTING.iter().position(|name| *name == alert_type).unwrap_or(LASTING.len())
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use axum::{Json, extract::State};
 use weir_api_types as types;
-use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring};
+use weir_core::{
+    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring, shares::Share,
+};
 use weir_store::{DestinationCounts, KEYS_LOOKED_AT, MINUTE, SentCounts, StateCounts};
 
 use super::{
@@ -14,7 +16,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
-    figures::{Figures, KeysTogether, Measured, Share, flood_began, is_slow, millis, per_second},
+    figures::{Figures, KeysTogether, Measured, flood_began, is_slow, millis, per_second},
     problem::ApiResult,
     readers::{
         body::PathId,

@@ -349,6 +349,18 @@ fn view(outcome: Result<Ingested, IngestRefusal>, posted: &Event) -> ApiResult<t
                 limit.limit, limit.period
             ),
         )),
+        Err(IngestRefusal::CostAboveGroupLimit { destination_id, group, limit }) => {
+            // A key of the tenant does not see the name of a group for all tenants.
+            let name = group.tenant.as_ref().map(|_| format!("`{}`, ", group.name)).unwrap_or_default();
+            Err(Problem::invalid_field(
+                "/cost",
+                format!(
+                    "must be at most {0}, the limit of {0} per {1} of the limit group {name}{2} of {destination_id}: split \
+                     the event, or raise the limit",
+                    limit.limit, limit.period, group.id
+                ),
+            ))
+        }
         Err(IngestRefusal::TooManyDestinations { destinations, most }) => Err(Problem::invalid_field(
             "/destinations",
             format!(

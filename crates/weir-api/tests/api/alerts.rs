@@ -176,3 +176,52 @@ async fn only_an_admin_of_all_tenants_makes_and_changes_a_destination_of_operato
     server.ask(ROOT, "PATCH", &path, Some(&edit)).await.expect(StatusCode::OK);
     assert_eq!(server.ask(ROOT, "DELETE", &path, None).await.status, StatusCode::NO_CONTENT);
 }
+
+#[tokio::test]
+async fn one_alert_tells_of_all_members_that_a_limit_group_holds_back() {
+    let server = Server::with_keys().await;
+    let mut groups = Vec::new();
+    for (name, tenant) in [("own", json!(OWN)), ("shared", Value::Null)] {
+        let limits = json!([{"limit": 5, "period": "minute"}]);
+        let group = json!({"name": name, "tenant": tenant, "rate_limits": limits});
+        let group = server.root("POST", "/v1/limit-groups", group).await;
+        for number in 1..=2 {
+            let name = format!("{name} {number}");
+            let member =
+                json!({"url": "https://example.com/", "name": name, "tenant": OWN, "limit_group": group["id"]});
+            let member = server.root("POST", "/v1/destinations", member).await;
+            for _ in 0..3 {
+                let event = json!({"type": "t", "data": 1, "tenant": OWN, "destinations": [member["id"]]});
+                server.root("POST", "/v1/events", event).await;
+            }
+        }
+        groups.push(group["id"].clone());
+    }
+    let listed = async |key: &str| {
+        let listed = server.ask(key, "GET", "/v1/alerts/active", None).await.expect(StatusCode::OK);
+        let rows = listed["data"].as_array().unwrap().clone();
+        let name = |row: &Value| {
+            let name = [&row["limit_group_name"], &row["destination_name"]].into_iter().find(|name| !name.is_null());
+            format!("{} {}", row["type"].as_str().unwrap(), name.unwrap().as_str().unwrap())
+        };
+        (rows.iter().map(name).collect::<Vec<_>>(), rows, listed["counts"].clone())
+    };
+    assert_eq!(listed(ROOT).await.0, [""; 0]);
+    // By its own threshold one member is high, and its group speaks for it.
+    server.ask(ROOT, "PUT", ALERTS, Some(&json!({"backlog_depth": 3}))).await.expect(StatusCode::OK);
+    let (names, rows, counts) = listed(ROOT).await;
+    let members = ["weir.backlog.high shared 1", "weir.backlog.high shared 2"];
+    assert_eq!(names[..2], ["weir.limit_group.behind own", "weir.limit_group.behind shared"]);
+    // The tenants of the members of a group for all tenants do not see it, so each of them alerts too.
+    assert_eq!(names[2..], members);
+    assert_eq!(counts, json!({"weir.limit_group.behind": 2, "weir.backlog.high": 2}));
+    assert_eq!((&rows[0]["limit_group_id"], &rows[0]["destination_id"]), (&groups[0], &Value::Null));
+    assert_eq!((&rows[0]["tenant"], &rows[1]["tenant"]), (&json!(OWN), &json!("*")));
+    let data = &rows[0]["data"];
+    assert_eq!(
+        (&data["members"], &data["backlog"]["waiting"], &data["reasons"]),
+        (&json!(2), &json!(6), &json!(["backlog_depth"]))
+    );
+    let key = server.key("read", json!([OWN])).await;
+    assert_eq!(listed(&key).await.0, [&["weir.limit_group.behind own"][..], &members].concat());
+}

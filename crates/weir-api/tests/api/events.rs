@@ -120,6 +120,30 @@ async fn an_event_has_a_cost_up_to_the_limits_of_the_destinations_that_take_it()
 }
 
 #[tokio::test]
+async fn an_event_above_a_limit_of_a_group_is_refused_with_the_names_of_both() {
+    let server = Server::start().await;
+    let limits = json!([{"limit": 100, "period": "minute", "unit": "cost"}]);
+    let posted = async |tenant: &str, cost: u32| {
+        server.post("/v1/events", json!({"type": "t", "data": 1, "cost": cost, "tenant": tenant})).await
+    };
+    for (name, tenant) in [("partner", json!("default")), ("shared", Value::Null)] {
+        let group = json!({"name": name, "tenant": tenant, "rate_limits": limits});
+        let group = server.post("/v1/limit-groups", group).await.expect(StatusCode::CREATED);
+        let of = if name == "partner" { "default" } else { "acme" };
+        let member = json!({"url": "https://example.com", "limit_group": group["id"], "tenant": of});
+        let member = server.destination(member).await;
+        let refused = posted(of, 101).await.problem(422);
+        assert_eq!(refused["errors"][0]["pointer"], "/cost");
+        let detail = refused["errors"][0]["detail"].as_str().unwrap();
+        let names = [&member, group["id"].as_str().unwrap(), "at most 100", "100 per minute"];
+        assert!(names.iter().all(|part| detail.contains(part)), "{detail}");
+        // The name of a group for all tenants is none of the tenant's business.
+        assert_eq!(detail.contains(name), name == "partner", "{detail}");
+        posted(of, 100).await.expect(StatusCode::ACCEPTED);
+    }
+}
+
+#[tokio::test]
 async fn a_repeated_key_with_another_event_is_refused() {
     let server = Server::start().await;
     let first = json!({

@@ -249,6 +249,25 @@ async fn the_overview_of_a_limit_group_divides_its_rate_by_weight() {
 }
 
 #[tokio::test]
+async fn the_overview_of_a_limit_group_in_points_takes_the_mean_cost_of_what_waits() {
+    let server = Server::start().await;
+    let points = json!([{"limit": 600, "period": "minute", "unit": "cost"}]);
+    let group = server.limit_group(json!({"name": "a", "rate_limits": points})).await;
+    let (one, two) = (server.member(&group, 1, json!([])).await, server.member(&group, 1, json!([])).await);
+    for id in [&one, &two] {
+        for number in 0..20 {
+            let event = json!({"type": "t", "data": number, "cost": 5, "destinations": [id]});
+            server.post("/v1/events", event).await.expect(StatusCode::ACCEPTED);
+        }
+    }
+    // 10 points a second are two sends a second, and one for each member.
+    let shown = server.overview_of(&group).await;
+    let near = |shown: &Value, expected: f64| (shown.as_f64().unwrap() - expected).abs() < expected / 20.0;
+    assert!(near(&shown["configured_per_s"], 2.0) && near(&shown["drain_eta_s"], 20.0), "{shown}");
+    assert!(near(&shown["data"][0]["share_per_s"], 1.0) && near(&shown["data"][0]["drain_eta_s"], 20.0), "{shown}");
+}
+
+#[tokio::test]
 async fn a_preview_of_a_limit_group_sends_the_backlogs_of_all_members() {
     let server = Server::start().await;
     let group = server.limit_group(json!({"name": "a", "rate_limits": per_second(10)})).await;

@@ -67,17 +67,7 @@ impl AlertState {
     /// The alerts that are to be raised now.
     pub fn alerts(&self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Vec<Alert> {
         let mut alerts = Vec::new();
-        // The backlog is high when one measure reaches its threshold. It has cleared when every measure is well below.
-        let ratios = threshold_ratios(policy, status);
-        let high: Vec<Measure> =
-            ratios.iter().filter(|(_, ratio)| *ratio >= 1.0).map(|(measure, _)| *measure).collect();
-        let is_cleared = self.is_cleared(&ratios, now);
-        // A change raises an alert. Between the two bounds nothing changes.
-        match self.backlog_high {
-            false if !high.is_empty() => alerts.push(Alert::BacklogHigh(high)),
-            true if is_cleared => alerts.push(Alert::BacklogCleared(self.measures())),
-            _ => {}
-        }
+        alerts.extend(self.backlog_alert(&threshold_ratios(policy, status), now));
         // One alert when the breaker opens, and one when it closes.
         match (&status.breaker, self.breaker_opened) {
             (Some(reason), false) => alerts.push(Alert::BreakerOpened { reason: reason.clone() }),
@@ -132,13 +122,29 @@ impl AlertState {
     pub fn problems(&self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Vec<Alert> {
         let mut problems = Self::default().alerts(policy, status, Timestamp::MIN);
         let is_high = problems.iter().any(|problem| matches!(problem, Alert::BacklogHigh(_)));
-        if self.backlog_high && !is_high && !self.is_cleared(&threshold_ratios(policy, status), now) {
-            problems.insert(0, Alert::BacklogHigh(self.measures()));
+        if let Some(measures) = self.still_high(&threshold_ratios(policy, status), now).filter(|_| !is_high) {
+            problems.insert(0, Alert::BacklogHigh(measures));
         }
         if let Some(refusing) = status.refusing.filter(|it| self.is_refusing() && it.is_still_much() && !it.is_much()) {
             problems.push(Alert::Refusing(refusing));
         }
         problems
+    }
+
+    /// The alert about a backlog with these measures, if one is to be raised. It is high when one measure reaches its
+    /// threshold, and has cleared when every measure is well below. Between the two bounds nothing changes.
+    pub(super) fn backlog_alert(&self, ratios: &[(Measure, f64)], now: Timestamp) -> Option<Alert> {
+        let high = high(ratios);
+        match self.backlog_high {
+            false if !high.is_empty() => Some(Alert::BacklogHigh(high)),
+            true if self.is_cleared(ratios, now) => Some(Alert::BacklogCleared(self.measures())),
+            _ => None,
+        }
+    }
+
+    /// The measures of the alert about a backlog that has not cleared.
+    pub(super) fn still_high(&self, ratios: &[(Measure, f64)], now: Timestamp) -> Option<Vec<Measure>> {
+        (self.backlog_high && !self.is_cleared(ratios, now)).then(|| self.measures())
     }
 
     /// The measures that the last alert about the backlog named.
@@ -170,16 +176,18 @@ impl AlertState {
     /// replayed or deleted. While alerts about dead letters are disabled, all of them count as alerted.
     pub fn reconciled(self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Self {
         let dead = if policy.dead_letters.is_some() { self.dead.min(status.undelivered) } else { status.undelivered };
-        let is_expiring = || {
-            let ratios = threshold_ratios(policy, status);
-            ratios.iter().any(|(measure, ratio)| *measure == Measure::DrainBeyondTtl && *ratio >= CLEARED_BELOW)
-        };
-        let seen_again =
-            |at: Timestamp, is_seen: &dyn Fn() -> bool| if now >= at + SEEN_STEP && is_seen() { now } else { at };
-        let expiring_at = self.expiring_at.map(|at| seen_again(at, &is_expiring));
         let is_refusing = || status.refusing.is_some_and(|refusing| refusing.is_still_much());
-        let refusing_at = self.refusing_at.map(|at| seen_again(at, &is_refusing));
-        Self { paused: self.paused && status.paused.is_some(), dead, expiring_at, refusing_at, ..self }
+        let refusing_at = self.refusing_at.map(|at| if is_seen_again(at, now) && is_refusing() { now } else { at });
+        let is_paused = self.paused && status.paused.is_some();
+        Self { paused: is_paused, dead, refusing_at, ..self }.seen(|| threshold_ratios(policy, status), now)
+    }
+
+    /// Notes that deliveries of the backlog still expire, if they do.
+    pub(super) fn seen(self, ratios: impl FnOnce() -> Vec<(Measure, f64)>, now: Timestamp) -> Self {
+        let Some(_) = self.expiring_at.filter(|at| is_seen_again(*at, now)) else { return self };
+        let is_expiring =
+            ratios().iter().any(|(measure, ratio)| *measure == Measure::DrainBeyondTtl && *ratio >= CLEARED_BELOW);
+        if is_expiring { Self { expiring_at: Some(now), ..self } } else { self }
     }
 
     /// Whether a backlog with these measures is well below each threshold, and has been for long enough.
@@ -221,8 +229,18 @@ impl AlertState {
     }
 }
 
+/// Whether it is time to note again what was seen then.
+fn is_seen_again(at: Timestamp, now: Timestamp) -> bool {
+    now >= at + SEEN_STEP
+}
+
+/// The measures that have reached their thresholds.
+pub(super) fn high(ratios: &[(Measure, f64)]) -> Vec<Measure> {
+    ratios.iter().filter(|(_, ratio)| *ratio >= 1.0).map(|(measure, _)| *measure).collect()
+}
+
 /// Each enabled measure divided by its threshold: 1 is at the threshold.
-fn threshold_ratios(policy: &AlertPolicy, status: &DestinationStatus) -> Vec<(Measure, f64)> {
+pub(super) fn threshold_ratios(policy: &AlertPolicy, status: &DestinationStatus) -> Vec<(Measure, f64)> {
     let drain = match status.drains_in {
         Some(drains_in) if policy.drain_beyond_ttl && status.waiting > 0 => {
             // With no remaining life any time to drain is too long, so the ratio becomes very large.

@@ -43,16 +43,35 @@ extend! {
             kind_of(&self.alert_type).map_or("", |kind| kind.tone)
         }
 
-        fn destination(&self) -> &str {
-            label(&self.destination_name, &self.destination_id)
+        /// The name of what it is about.
+        fn subject(&self) -> &str {
+            let (name, id) = match &self.limit_group_id {
+                Some(id) => (&self.limit_group_name, Some(id)),
+                None => (&self.destination_name, self.destination_id.as_ref()),
+            };
+            label(name.as_deref().unwrap_or_default(), id.map_or("", String::as_str))
+        }
+
+        /// The page of what it is about, below the base.
+        fn link(&self) -> String {
+            match (&self.limit_group_id, &self.destination_id) {
+                (Some(id), _) => format!("limit-groups/{id}"),
+                (None, id) => format!("destinations/{}", id.as_deref().unwrap_or_default()),
+            }
         }
 
         fn other_tenant(&self) -> Option<&str> {
             other_than_default(&self.tenant)
         }
 
+        /// The destination whose dead letters it is about.
+        fn dead_letters_of(&self) -> Option<&str> {
+            self.destination_id.as_deref().filter(|_| self.alert_type == "weir.delivery.dead")
+        }
+
         fn row_id(&self) -> String {
-            format!("now-{}-{}", self.destination_id, self.alert_type.replace('.', "-"))
+            let id = self.limit_group_id.as_deref().or(self.destination_id.as_deref()).unwrap_or_default();
+            format!("now-{id}-{}", self.alert_type.replace('.', "-"))
         }
 
         /// What is wrong, in a sentence.
@@ -62,7 +81,7 @@ extend! {
     }
 }
 
-/// A kind of alerts that some destinations have now: a link that lists only these.
+/// A kind of alerts that some destinations or limit groups have now: a link that lists only these.
 pub(super) struct Tally {
     pub(super) kind: &'static Kind,
     pub(super) destinations: u64,

@@ -22,7 +22,7 @@ const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, 
     Kind { event_type, name, tone, when }
 }
 
-pub(super) const KINDS: [Kind; 14] = [
+pub(super) const KINDS: [Kind; 16] = [
     kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
     kind(
         "weir.backlog.cleared",
@@ -56,6 +56,18 @@ pub(super) const KINDS: [Kind; 14] = [
         "The adaptive pace is less than half of what it was within the hour; at most one in ten minutes",
     ),
     kind("weir.rate.restored", "Pace restored", "good", "It is at 80 % of what it was again, or no longer adaptive"),
+    kind(
+        "weir.limit_group.behind",
+        "Limit group behind",
+        "warn",
+        "The backlogs of its members are above a threshold, drain too late, or never; in place of their own alerts",
+    ),
+    kind(
+        "weir.limit_group.caught_up",
+        "Limit group caught up",
+        "good",
+        "Below 80 % of each threshold, and drained in time for ten minutes",
+    ),
     kind("weir.delivery.dead", "Dead letters", "bad", "At most one alert a minute for each destination"),
 ];
 
@@ -73,7 +85,10 @@ pub(super) fn other_than_default(tenant: &str) -> Option<&str> {
 #[serde(default)]
 pub(super) struct AlertData {
     pub(super) destination_id: String,
-    /// The name of the destination at that time.
+    pub(super) limit_group_id: String,
+    /// Of the destination or the group; `*`: of all.
+    pub(super) tenant: String,
+    /// The name of the destination or the group at that time.
     pub(super) name: String,
     reasons: Vec<String>,
     thresholds: BTreeMap<String, f64>,
@@ -83,6 +98,10 @@ pub(super) struct AlertData {
     dead_letters: u64,
     per_s: Option<f64>,
     usual_per_s: f64,
+    members: u64,
+    never_drains: bool,
+    arrivals_per_s: f64,
+    sends_per_s: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -101,6 +120,9 @@ impl AlertData {
             "weir.backlog.high" => self.backlog(false),
             "weir.backlog.cleared" if backlog.waiting == 0 => "Nothing waits any more.".to_owned(),
             "weir.backlog.cleared" => self.backlog(true),
+            "weir.limit_group.behind" => self.group(),
+            "weir.limit_group.caught_up" if backlog.waiting == 0 => "It holds no member back any more.".to_owned(),
+            "weir.limit_group.caught_up" => self.backlog(true),
             "weir.breaker.closed" => "The breaker is closed: sends go on.".to_owned(),
             "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
             "weir.destination.accepting" => "The receiver accepts nearly all sends.".to_owned(),
@@ -122,6 +144,20 @@ impl AlertData {
         }
     }
 
+    /// What a limit group holds back.
+    fn group(&self) -> String {
+        let members = counted(self.members, "member waits", "members wait");
+        let more = match self.never_drains {
+            true => format!(
+                " More arrives than it may send: {} against {} in the last minute.",
+                self.arrivals_per_s.per_s(),
+                self.sends_per_s.per_s()
+            ),
+            false => String::new(),
+        };
+        format!("{members} for it. {}{more}", self.backlog(false))
+    }
+
     /// The measures of a backlog that were above their thresholds, and are no more if it has cleared.
     fn backlog(&self, has_cleared: bool) -> String {
         let Self { backlog, reasons, .. } = self;
@@ -140,7 +176,8 @@ impl AlertData {
             text.push_str(&self.threshold("oldest_age_s", |age| age.seconds().to_string()).unwrap_or_default());
         }
         text.push('.');
-        if has("drain_beyond_ttl") {
+        // Of one that never drains, the text of the group says why.
+        if has("drain_beyond_ttl") && !self.never_drains {
             text.push_str(match has_cleared {
                 true => " The backlog drains before any of it expires",
                 false => " Some expire before the backlog drains",
@@ -243,6 +280,15 @@ mod tests {
             ),
             ("weir.rate.restored", json!({"per_s": 90.0}), "The pace is 90/s again."),
             ("weir.rate.restored", json!({}), "The pace is no longer adaptive."),
+            (
+                "weir.limit_group.behind",
+                json!({"members": 2, "reasons": ["drain_beyond_ttl"], "never_drains": true, "arrivals_per_s": 12.0,
+                    "sends_per_s": 10.0, "backlog": {"waiting": 9, "oldest_age_s": 600}}),
+                "2 members wait for it. 9 deliveries wait. More arrives than it may send: 12/s against 10/s in the last \
+                 minute.",
+            ),
+            ("weir.limit_group.caught_up", backlog(0), "It holds no member back any more."),
+            ("weir.limit_group.caught_up", backlog(3), "Only 3 deliveries wait now."),
             ("weir.delivery.dead", json!({"new": 1, "dead_letters": 1}), "1 dead letter."),
             ("weir.delivery.dead", json!({"new": 3, "dead_letters": 10}), "3 new dead letters, 10 in all."),
             ("weir.other", json!({}), ""),

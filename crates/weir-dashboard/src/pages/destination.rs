@@ -1,7 +1,7 @@
 //! The page of one destination, with its tabs.
 
 pub(crate) mod backlog;
-mod charts;
+pub(super) mod charts;
 mod group_names;
 pub(crate) mod limit_keys;
 pub(crate) mod limits;

@@ -1,6 +1,8 @@
 //! Limit groups: the list with a form for a new group, and one group with the shares of its members, its limits and its
 //! proof.
 
+pub(crate) mod history;
+
 use askama::Template;
 use axum::extract::Query;
 use http::{Method, StatusCode};

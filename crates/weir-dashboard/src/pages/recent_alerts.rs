@@ -1,4 +1,4 @@
-//! The most recent alerts: events that Weir itself makes about a destination.
+//! The most recent alerts: events that Weir itself makes about a destination or a limit group.
 
 use serde::Deserialize;
 use weir_api_types::List;
@@ -27,9 +27,11 @@ pub(super) struct Alert {
 }
 
 impl Alert {
-    /// Whether it is one of the alerts that the page lists. Operators get a copy of each, which is none of them.
+    /// Whether it is one of the alerts that the page lists. Operators get a copy of each, which is none of them: it names the
+    /// tenant that it is about. A limit group for all tenants has no other.
     fn is_listed(&self) -> bool {
-        self.tenant != ALL_TENANTS && kind_of(&self.event_type).is_some()
+        let is_copy = self.tenant == ALL_TENANTS && self.data.tenant != ALL_TENANTS;
+        !is_copy && kind_of(&self.event_type).is_some()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -40,8 +42,17 @@ impl Alert {
         kind_of(&self.event_type).map_or("", |kind| kind.tone)
     }
 
-    pub(super) fn destination(&self) -> &str {
+    fn destination(&self) -> &str {
         &self.data.destination_id
+    }
+
+    /// The page of what it is about, below the base.
+    pub(super) fn link(&self) -> Option<String> {
+        match (&*self.data.limit_group_id, self.destination()) {
+            ("", "") => None,
+            ("", id) => Some(format!("destinations/{id}")),
+            (id, _) => Some(format!("limit-groups/{id}")),
+        }
     }
 
     /// The tenant, unless it is the default one.

@@ -27,8 +27,15 @@ async fn what_is_wrong_now_is_listed_with_its_tenant_and_counted_by_kind() {
         json!({"type": "weir.breaker.opened", "destination_name": XSS, "tenant": "acme", "data": {"reason": XSS}}),
         json!({"type": "weir.delivery.dead", "tenant": "default", "data": {"new": 7, "dead_letters": 7}}),
         json!({"type": "weir.backlog.high", "destination_name": "", "tenant": "default", "data": high}),
+        json!({
+            "type": "weir.limit_group.behind", "destination_id": null, "destination_name": null, "tenant": "*",
+            "limit_group_id": "lgr_1", "limit_group_name": "partner",
+            "data": {"members": 3, "reasons": ["backlog_depth"], "backlog": backlog},
+        }),
     ];
-    let counts = json!({"weir.breaker.opened": 1_200, "weir.delivery.dead": 1, "weir.backlog.high": 1});
+    let counts = json!({
+        "weir.breaker.opened": 1_200, "weir.delivery.dead": 1, "weir.backlog.high": 1, "weir.limit_group.behind": 1,
+    });
     api.on("GET", "/v1/alerts/active", 200, json!({"counts": counts, "data": alerts, "next_cursor": "c2"}));
     let page = api.dashboard().get("/alerts?type=weir.breaker.opened&tenant=acme").await;
     assert_eq!(api.seen("GET", "/v1/alerts/active")[0].path, "/v1/alerts/active?type=weir.breaker.opened&tenant=acme");
@@ -37,6 +44,8 @@ async fn what_is_wrong_now_is_listed_with_its_tenant_and_counted_by_kind() {
         "title=\"Tenant acme\"",
         "<a href=\"/dead-letters?destination=dst_1\">7 dead letters.</a>",
         "1,234 deliveries wait (the threshold is 1,000).",
+        "href=\"/limit-groups/lgr_1\">partner</a>",
+        "3 members wait for it. 1,234 deliveries wait.",
         "1,200 ×</a>",
         "href=\"/alerts?type=weir.delivery.dead&#38;tenant=acme\"",
         "href=\"/alerts?type=weir.breaker.opened&#38;tenant=acme&#38;cursor=c2\" rel=\"next\"",
@@ -65,8 +74,13 @@ async fn the_history_leaves_out_the_copies_for_operators() {
     let mut copy = alert("evt_2", "weir.breaker.opened", 30, json!({"destination_id": "dst_1", "name": "Acme"}));
     copy["tenant"] = json!("*");
     let own = alert("evt_1", "weir.breaker.opened", 30, json!({"destination_id": "dst_1", "name": "Acme"}));
-    let page = api(&[copy, own], Value::Null).dashboard().get("/alerts").await;
-    page.has(&["row-evt_1", "title=\"Tenant acme\""]).has_not(&["row-evt_2"]);
+    // A limit group for all tenants has no other event.
+    let group = json!({"limit_group_id": "lgr_1", "name": "partner", "tenant": "*"});
+    let mut of_all = alert("evt_3", "weir.limit_group.caught_up", 30, group);
+    of_all["tenant"] = json!("*");
+    let page = api(&[copy, own, of_all], Value::Null).dashboard().get("/alerts").await;
+    page.has(&["row-evt_1", "title=\"Tenant acme\"", "row-evt_3", "<a href=\"/limit-groups/lgr_1\">partner</a>"]);
+    page.has_not(&["row-evt_2"]);
 }
 
 #[tokio::test]

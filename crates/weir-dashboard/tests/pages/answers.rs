@@ -53,6 +53,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         }
         (_, ["limit-groups", _, "reservations"]) => of::<types::List<types::Reservation>>(list(reservation()), changes),
         (_, ["limit-groups", _, "preview"]) => of::<types::Preview>(preview(), changes),
+        (_, ["limit-groups", _, "history"]) => of::<types::LimitGroupHistory>(group_history(), changes),
         (_, ["limit-groups", _, "audit"]) => of::<types::Audit>(audit(), changes),
         ("GET", ["event-types"]) => of::<types::List<types::EventType>>(list(event_type()), changes),
         (_, ["event-types", _]) => of::<types::EventType>(event_type(), changes),
@@ -127,6 +128,11 @@ fn event_type() -> Value {
     json!({
         "name": "order.created", "description": "", "example": null, "schema": null, "created_at": AT, "updated_at": AT,
     })
+}
+
+fn group_history() -> Value {
+    let bucket = json!({"at": AT, "sends": 0, "delivered": 0, "failed": 0, "arrivals": 0});
+    json!({"step": "1m", "from": AT, "to": "2025-11-21T07:31:00.000Z", "data": [bucket], "limit_changes": []})
 }
 
 fn active_alerts() -> Value {

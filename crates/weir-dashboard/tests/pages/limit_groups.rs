@@ -82,6 +82,28 @@ async fn the_page_of_a_group_shows_its_reservations_or_how_to_make_one() {
 }
 
 #[tokio::test]
+async fn the_history_of_a_group_has_a_chart_and_the_limits_in_force() {
+    let api = api("read");
+    let history = json!({
+        "data": [{"arrivals": 9, "sends": 7, "delivered": 6, "failed": 1}],
+        "limit_changes": [
+            {"at": "2025-11-20T07:30:00.000Z", "rate_limits": [{"limit": 100, "period": "second"}]},
+            {"at": "2025-11-21T07:30:30.000Z", "rate_limits": []},
+        ],
+    });
+    api.on("GET", "/v1/limit-groups/lgr_1/history", 200, history);
+    let browser = api.dashboard();
+    let page = browser.get("/limit-groups/lgr_1").await;
+    page.has(&["hx-get=\"/fragments/limit-groups/lgr_1/history\""]);
+    let part = browser.get("/fragments/limit-groups/lgr_1/history").await;
+    part.has(&["<svg", "Arrivals and sends", "arrived 9, sent 7", "100/s", "unlimited", "2025-11-20T07:30:00.000Z"]);
+    part.has_not(&["waiting 0", "Backlog", "Nothing arrived"]);
+    assert!(api.seen("GET", "/v1/limit-groups/lgr_1/history")[0].path.contains("?from="));
+    api.on("GET", "/v1/limit-groups/lgr_1/history", 200, json!({}));
+    browser.get("/fragments/limit-groups/lgr_1/history").await.has(&["Nothing arrived and nothing was sent."]);
+}
+
+#[tokio::test]
 async fn an_override_and_a_hold_of_a_group_are_banners_and_begin_with_a_small_form() {
     let raised = json!({
         "rate_limits": [{"limit": 50, "period": "second", "burst": 1, "margin_ms": 0}],

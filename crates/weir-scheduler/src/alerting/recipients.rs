@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use weir_core::{
-    Destination, DestinationId, EventId, Timestamp,
+    Destination, DestinationId, EventId, LimitGroup, Timestamp,
     alert::{Alert, DEAD},
     destination::ALL_TENANTS,
     event::{DeliveryOptions, Event, EventBody},
@@ -38,38 +38,46 @@ impl Recipients {
         Self { of_tenant: taking(tenant), operators }
     }
 
+    /// The recipients of an alert about a limit group: no member of it, which would get the alert only after its turn.
+    pub(super) fn of_group(about: &LimitGroup, event_type: &str, subscribers: &[Arc<Destination>]) -> Self {
+        let taking = |tenant: &str| -> Vec<DestinationId> {
+            let takes =
+                |one: &&Arc<Destination>| one.settings.limit_group != Some(about.id) && one.accepts(tenant, event_type);
+            subscribers.iter().filter(takes).map(|one| one.id).collect()
+        };
+        match &about.tenant {
+            Some(tenant) => Self { of_tenant: taking(tenant), operators: taking(ALL_TENANTS) },
+            // A group for all tenants is the business of operators only.
+            None => Self { of_tenant: taking(ALL_TENANTS), operators: Vec::new() },
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.of_tenant.is_empty() && self.operators.is_empty()
     }
 
     /// The event of the tenant, which is in its history also without recipients, and the one for operators. They are two,
     /// because a key of the tenant sees the deliveries of its events, and those to operators are none of its business.
-    pub(super) fn events(
-        self,
-        about: &Destination,
-        alert: &Alert,
-        version: u64,
-        data: &Value,
-        now: Timestamp,
-    ) -> Vec<NewEvent> {
-        let of_tenant = event(about, alert, version, (&about.settings.tenant, self.of_tenant), data, now);
-        let of_operators = (!self.operators.is_empty())
-            .then(|| event(about, alert, version, (ALL_TENANTS, self.operators), data, now));
+    pub(super) fn events(self, said: &Said, tenant: &str, data: &Value, now: Timestamp) -> Vec<NewEvent> {
+        let of_tenant = event(said, (tenant, self.of_tenant), data, now);
+        let of_operators = (!self.operators.is_empty()).then(|| event(said, (ALL_TENANTS, self.operators), data, now));
         std::iter::once(of_tenant).chain(of_operators).collect()
     }
 }
 
-fn event(
-    about: &Destination,
-    alert: &Alert,
-    version: u64,
-    (tenant, recipients): (&str, Vec<DestinationId>),
-    data: &Value,
-    now: Timestamp,
-) -> NewEvent {
-    let event_type = alert.event_type();
+/// What an alert says, and about what.
+pub(super) struct Said {
+    pub(super) event_type: &'static str,
+    /// The id of the destination or the limit group.
+    pub(super) about: String,
+    /// The version of the record before the alert.
+    pub(super) version: u64,
+}
+
+fn event(said: &Said, (tenant, recipients): (&str, Vec<DestinationId>), data: &Value, now: Timestamp) -> NewEvent {
+    let &Said { event_type, ref about, version } = said;
     // The idempotency key. Every process makes the same one for this change, so the event is stored once.
-    let name = format!("{event_type}/{}/{}", about.id, version + 1);
+    let name = format!("{event_type}/{about}/{}", version + 1);
     // The same random bits go into the ids of the event and of its deliveries.
     let random = rand::random();
     let id = EventId::new(now, random);

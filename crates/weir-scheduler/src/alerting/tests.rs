@@ -1,10 +1,12 @@
 use serde_json::{Value, json};
 use weir_core::{
-    Period, RateLimit, RateLimits,
+    LimitGroup, Period, RateLimit, RateLimits,
+    alert::GroupStatus,
     refusals::{Cause, Refusals, Remedy},
     refusing::Refusing,
 };
 use weir_queue::conformance::settings;
+use weir_store::GroupBacklog;
 
 use super::*;
 
@@ -33,7 +35,7 @@ fn dead(about: &Destination, count: u64) -> Condition {
 /// The update for a destination that nothing is known to refuse.
 fn update(about: &Arc<Destination>, condition: &Condition, subscribers: &[Arc<Destination>]) -> Option<AlertUpdate> {
     let status = condition.status(about, None, None, None, NOW);
-    alert_update(about, condition, &status, &AlertPolicy::default(), subscribers, NOW)
+    alert_update(about, condition, &status, false, &AlertPolicy::default(), subscribers, NOW)
 }
 
 fn recipients_in(alert_update: Option<&AlertUpdate>) -> Vec<Vec<DestinationId>> {
@@ -80,7 +82,7 @@ fn dead_letters_that_nobody_is_told_of_are_in_the_history_once_an_hour() {
     let status = |count| dead(&other, count).status(&other, None, None, None, NOW);
     let at = |condition: &Condition, count, secs| {
         let now = NOW + Duration::from_secs(secs);
-        alert_update(&other, condition, &status(count), &AlertPolicy::default(), &[], now)
+        alert_update(&other, condition, &status(count), false, &AlertPolicy::default(), &[], now)
     };
     let first = at(&dead(&other, 3), 3, 0).unwrap();
     let condition = Condition { record: first.record, ..dead(&other, 3) };
@@ -129,7 +131,7 @@ fn an_alert_about_refusals_names_the_cause_and_the_setting_that_helps() {
     let refusals = Refusals { cause: Cause::Jitter, remedy, sends: 1_000, refused: 42 };
     let healthy = dead(&other, 0);
     let status = healthy.status(&other, Some(Some(refusals)), None, None, NOW);
-    let update = alert_update(&other, &healthy, &status, &AlertPolicy::default(), &[subscriber], NOW).unwrap();
+    let update = alert_update(&other, &healthy, &status, false, &AlertPolicy::default(), &[subscriber], NOW).unwrap();
     let data: serde_json::Value = serde_json::from_slice(&update.events[0].event.body.data()).unwrap();
     let expected = json!({
         "destination_id": other.id.to_string(), "name": "", "tenant": other.settings.tenant, "cause": "jitter",
@@ -147,7 +149,7 @@ fn an_alert_about_a_receiver_that_refuses_much_says_what_it_takes() {
     let refusing = Refusing { sends: 300, refused: 150, takes_per_s: Some(4.85) };
     let status = healthy.status(&other, None, None, None, NOW);
     let status = DestinationStatus { refusing: Some(refusing), ..status };
-    let update = alert_update(&other, &healthy, &status, &AlertPolicy::default(), &[subscriber], NOW).unwrap();
+    let update = alert_update(&other, &healthy, &status, false, &AlertPolicy::default(), &[subscriber], NOW).unwrap();
     let event = &update.events[0].event;
     let data: Value = serde_json::from_slice(&event.body.data()).unwrap();
     assert_eq!(event.event_type, "weir.destination.refusing");
@@ -173,4 +175,92 @@ fn a_backlog_is_high_when_its_deliveries_expire_before_it_drains() {
     let high = [Alert::BacklogHigh(vec![weir_core::alert::Measure::DrainBeyondTtl])];
     assert_eq!(AlertState::default().alerts(&AlertPolicy::default(), &strained, NOW), high);
     assert!(AlertState::default().alerts(&AlertPolicy::default(), &status_of(&waiting(599, 60)), NOW).is_empty());
+}
+
+/// A group of this tenant that is behind: 9 deliveries of two members, of which more come than go.
+fn behind(tenant: Option<&str>) -> GroupBacklog {
+    let group = LimitGroup {
+        id: LimitGroupId::from_bytes([9; 16]),
+        tenant: tenant.map(ToOwned::to_owned),
+        name: "partner".to_owned(),
+        rate_limits: RateLimits::new(vec![RateLimit::new(10, Period::SECOND).unwrap()]).unwrap(),
+        max_in_flight: None,
+        temporary: Default::default(),
+        created_at: NOW,
+        updated_at: NOW,
+        keys_of: None,
+    };
+    let mut status = GroupStatus::new(12.0, 9.5);
+    for waiting in [4, 5] {
+        let oldest_age = Duration::from_secs(400);
+        status.add(&DestinationStatus { waiting, oldest_age, ..DestinationStatus::default() }, &AlertPolicy::default());
+    }
+    let (status, record) = (status.sum_up(&AlertPolicy::default()), AlertRecord::default());
+    GroupBacklog { group: Arc::new(group), status, record, version: 6 }
+}
+
+fn group_update(backlog: &GroupBacklog, subscribers: &[Arc<Destination>]) -> Option<AlertUpdate> {
+    groups::alert_update(backlog, &AlertPolicy::default(), subscribers, NOW)
+}
+
+#[test]
+fn an_alert_about_a_group_goes_to_all_but_its_members_and_says_what_waits() {
+    let (subscriber, mut member) = (destination(1, "weir.*"), Destination::clone(&destination(2, "weir.*")));
+    let group = behind(Some("default"));
+    member.settings.limit_group = Some(group.group.id);
+    let mut operators = Destination::clone(&destination(3, "weir.*"));
+    operators.settings.tenant = ALL_TENANTS.to_owned();
+    let subscribers = [subscriber.clone(), Arc::new(member), Arc::new(operators)];
+    let told = group_update(&group, &subscribers).unwrap();
+    assert_eq!(recipients_in(Some(&told)), [vec![subscriber.id], vec![subscribers[2].id]]);
+    let event = &told.events[0].event;
+    assert_eq!(event.idempotency_key, Some(format!("weir.limit_group.behind/{}/7", group.group.id)));
+    let data: Value = serde_json::from_slice(&event.body.data()).unwrap();
+    let expected = json!({
+        "limit_group_id": group.group.id.to_string(), "name": "partner", "tenant": "default",
+        "reasons": ["drain_beyond_ttl"], "thresholds": {}, "members": 2, "never_drains": true,
+        "backlog": {"waiting": 9, "oldest_age_s": 400, "drain_eta_s": null},
+        "limit_per_s": data["limit_per_s"], "arrivals_per_s": 12.0, "sends_per_s": 9.5,
+    });
+    assert_eq!(data, expected);
+    // It is told once.
+    let again = GroupBacklog { record: told.record, version: 7, ..group };
+    assert!(group_update(&again, &subscribers).is_none());
+    let caught_up = GroupBacklog { status: GroupStatus::new(0.0, 0.0).sum_up(&AlertPolicy::default()), ..again };
+    let later = NOW + Duration::from_secs(601);
+    let told = groups::alert_update(&caught_up, &AlertPolicy::default(), &subscribers, later).unwrap();
+    assert_eq!(told.events[0].event.event_type, "weir.limit_group.caught_up");
+    assert_eq!(told.record, AlertRecord::new(AlertState::default(), AlertState::default()));
+}
+
+#[test]
+fn a_group_for_all_tenants_is_the_business_of_operators() {
+    let mut operators = Destination::clone(&destination(3, "weir.*"));
+    operators.settings.tenant = ALL_TENANTS.to_owned();
+    let subscribers = [destination(1, "weir.*"), Arc::new(operators)];
+    let told = group_update(&behind(None), &subscribers).unwrap();
+    assert_eq!(recipients_in(Some(&told)), [vec![subscribers[1].id]]);
+    assert_eq!(told.events[0].event.tenant, ALL_TENANTS);
+    // Without recipients it is in the history once.
+    let group = behind(None);
+    let first = group_update(&group, &[]).unwrap();
+    assert_eq!((recipients_in(Some(&first)), first.record.told), (vec![vec![]], AlertState::default()));
+    let again = GroupBacklog { record: first.record, ..group };
+    assert!(group_update(&again, &[]).is_none());
+    assert_eq!(recipients_in(group_update(&again, &subscribers).as_ref()), [vec![subscribers[1].id]]);
+}
+
+#[test]
+fn a_member_that_its_group_holds_back_raises_no_alert_about_its_backlog() {
+    let (subscriber, member) = (destination(1, "weir.*"), destination(3, "*"));
+    let expiring = Condition { waiting: 600, last_expires_at: Some(NOW + Duration::from_secs(60)), ..dead(&member, 2) };
+    let status = expiring.status(&member, None, None, None, NOW);
+    let types = |is_told_of_group| {
+        let subscribers = std::slice::from_ref(&subscriber);
+        let policy = AlertPolicy::default();
+        let update = alert_update(&member, &expiring, &status, is_told_of_group, &policy, subscribers, NOW).unwrap();
+        update.events.into_iter().map(|new| new.event.event_type).collect::<Vec<_>>()
+    };
+    assert_eq!(types(false), ["weir.backlog.high", "weir.delivery.dead"]);
+    assert_eq!(types(true), ["weir.delivery.dead"]);
 }

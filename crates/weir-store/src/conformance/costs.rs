@@ -1,7 +1,7 @@
 //! The cost of an event: stored, claimed, and summed up for limits in costs.
 
-use super::*;
-use crate::{IngestRefusal, SentCounts};
+use super::{limit_groups::group, *};
+use crate::{GroupChange, IngestRefusal, SentCounts};
 
 /// A limit of this many points a minute.
 fn points(limit: u32) -> RateLimit {
@@ -84,6 +84,47 @@ pub async fn an_event_above_the_limit_of_a_destination_that_takes_it_is_refused(
     ];
     let results = subject.store.ingest(events).await.expect("ingest");
     let refusals: Vec<_> = results.into_iter().map(Result::err).collect();
-    assert_eq!(refusals, [None, Some(refused), None, Some(refused)]);
+    assert_eq!(refusals, [None, Some(refused.clone()), None, Some(refused)]);
     assert_eq!(subject.deliveries(DeliveryFilter::default()).await.len(), 3);
+}
+
+/// An edit of the group counts from the next event on, and so does a destination that joins.
+pub async fn an_event_above_the_limit_of_a_group_that_takes_it_is_refused(subject: Subject) {
+    let set = async |expected: Option<Timestamp>, limit: u32, second: u64| {
+        let rate_limits = RateLimits::new(vec![points(limit)]).expect("one limit");
+        let group = weir_core::LimitGroup { rate_limits, updated_at: NOW + seconds(second), ..group(1) };
+        let change = subject.store.set_limit_group(expected, group, activity().into()).await.expect("set");
+        let GroupChange::Made(made) = change else { panic!("{change:?}") };
+        made
+    };
+    let first = set(None, 100, 1).await;
+    let mut member = destination(1);
+    member.settings.limit_group = Some(first.id);
+    subject.create(member).await;
+    let alone = subject.create(destination(2)).await;
+    let refusals = async |events: Vec<NewEvent>| {
+        let results = subject.store.ingest(events).await.expect("ingest");
+        results.into_iter().map(Result::err).collect::<Vec<_>>()
+    };
+    let refused = |number: u128, group: &Arc<weir_core::LimitGroup>, limit: u32| {
+        let (destination_id, group) = (destination_id(number), Arc::clone(group));
+        Some(IngestRefusal::CostAboveGroupLimit { destination_id, group, limit: points(limit) })
+    };
+    let events = vec![
+        matched(costing(1, 100)),
+        matched(costing(2, 101)),
+        named(costing(3, 101), &[2]),
+        named(costing(4, 150), &[2, 1]),
+        matched(event(5)),
+    ];
+    let by_first = refused(1, &first, 100);
+    assert_eq!(refusals(events).await, [None, by_first.clone(), None, by_first, None]);
+    // The group gets a lower limit, and the other destination joins it.
+    let lower = set(Some(first.updated_at), 50, 2).await;
+    assert_eq!(refusals(vec![matched(costing(6, 51))]).await, [refused(1, &lower, 50)]);
+    assert_eq!(refusals(vec![named(costing(7, 51), &[2])]).await, [None]);
+    let joined = subject.patch(&alone, NOW + seconds(3), |settings| settings.limit_group = Some(lower.id)).await;
+    joined.expect("joined");
+    let after = vec![named(costing(8, 51), &[2]), named(costing(9, 50), &[2])];
+    assert_eq!(refusals(after).await, [refused(2, &lower, 50), None]);
 }

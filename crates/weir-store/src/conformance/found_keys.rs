@@ -54,5 +54,5 @@ pub async fn an_event_above_the_limit_of_its_key_is_refused(subject: Subject) {
     let results = subject.store.ingest(events).await.expect("ingest");
     let refusals: Vec<_> = results.into_iter().map(Result::err).collect();
     let refused = IngestRefusal::CostAboveLimit { destination_id: destination_id(1), limit };
-    assert_eq!(refusals, [None, Some(refused), None, Some(refused)]);
+    assert_eq!(refusals, [None, Some(refused.clone()), None, Some(refused)]);
 }

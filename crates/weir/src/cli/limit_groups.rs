@@ -7,7 +7,7 @@ use super::{
     api::{Consent, PageFlags},
     destinations::Lasts,
     limit::LimitText,
-    time::Span,
+    time::{PastTime, Span},
 };
 
 #[derive(Debug, Clone, Subcommand)]
@@ -47,6 +47,23 @@ pub(crate) enum LimitGroupCommand {
         /// Bound the sends in flight only by those of the members
         #[arg(long, conflicts_with = "max_in_flight")]
         no_max_in_flight: bool,
+    },
+    /// Show what arrived at all members together and what was sent, and the limits that were in force
+    History {
+        #[command(flatten)]
+        one: OneGroup,
+        #[command(flatten)]
+        range: Range,
+        /// The length of a row: 10s, 1m or 1h [default: as short as the range allows]
+        #[arg(long, value_name = "STEP", value_parser = ["10s", "1m", "1h"])]
+        step: Option<String>,
+    },
+    /// Audit the sends of all members against the limits of the group. Exits with 1 if a limit was exceeded
+    Audit {
+        #[command(flatten)]
+        one: OneGroup,
+        #[command(flatten)]
+        range: Range,
     },
     /// Reserve a slot for a call of your own: start it in the interval that is printed. Exits with 1 without a slot in time
     Reserve {
@@ -112,6 +129,17 @@ pub(crate) struct OneGroup {
     /// The group, by id or name
     #[arg(value_name = "ID|NAME")]
     pub(crate) group: String,
+}
+
+/// A part of the past.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct Range {
+    /// Only since: 2h (ago), yesterday, a date, or RFC 3339
+    #[arg(long, visible_alias = "since", value_name = "TIME")]
+    from: Option<PastTime>,
+    /// Only before this time: as for --from [default: now]
+    #[arg(long, visible_alias = "until", value_name = "TIME")]
+    to: Option<PastTime>,
 }
 
 /// What the members share.

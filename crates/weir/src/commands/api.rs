@@ -68,10 +68,13 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::Simulate(args) => simulate::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Shedding(args) => shedding::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::EventTypes(args) => event_types::run(&Call::new(&args.call)?, args.command).await,
-        ApiCommand::LimitGroups(args) => limit_groups::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::LimitKeys(args) => limit_keys::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Open(args) => open::run(args).await,
         ApiCommand::Status(args) => status::run(&Call::new(&args.call)?).await,
+        // Its audits judge.
+        ApiCommand::LimitGroups(args) => {
+            return limit_groups::run(&Call::new(&args.call)?, args.command).await.map_err(with_remedy);
+        }
         // It judges what it finds, also that the server does not answer.
         ApiCommand::Doctor(args) => return doctor::run(&Call::new(&args.call)?).await,
     };

@@ -31,19 +31,24 @@ pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
     if let Some(file) = &arguments.svg {
         draw(file, "Sends and limits", &audited)?;
     }
-    let violations: u64 = audited.iter().map(|audited| audited.report.violations()).sum();
-    let possible: u64 = audited.iter().map(|audited| audited.report.possible_violations()).sum();
     output::print(&if arguments.json {
         serde_json::to_string_pretty(&audited)?
     } else {
-        format!(
-            "{}\n{}{}",
-            table(&audited, Screen::of_stdout()),
-            report::unknown(&audited),
-            verdict(violations, possible)
-        )
+        in_words(&audited, Screen::of_stdout())
     })?;
-    Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
+    Ok(exit(&audited))
+}
+
+/// The table of audits with the verdict.
+pub(super) fn in_words(audited: &[Audited], screen: Screen) -> String {
+    let violations: u64 = audited.iter().map(|audited| audited.report.violations()).sum();
+    let possible: u64 = audited.iter().map(|audited| audited.report.possible_violations()).sum();
+    format!("{}\n{}{}", table(audited, screen), report::unknown(audited), verdict(violations, possible))
+}
+
+/// [`Exit::Failure`] if any limit was exceeded.
+pub(super) fn exit(audited: &[Audited]) -> Exit {
+    if audited.iter().all(|audited| audited.report.violations() == 0) { Exit::Done } else { Exit::Failure }
 }
 
 /// The table of audits, for a screen.

@@ -78,6 +78,10 @@ const GAUGES: &[(&str, &str)] = &[
         "Destinations whose adaptive pace is less than half of what it was within the hour, over all processes: use the max",
     ),
     (
+        "weir_limit_groups_behind",
+        "Limit groups whose members' backlogs are above a threshold of the alerts, drain too late, or never, over all processes: use the max",
+    ),
+    (
         "weir_destinations_behind",
         "Destinations with due deliveries that use less than 80 % of their limit, over all processes, by cause: use the max",
     ),

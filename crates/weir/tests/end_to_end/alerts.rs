@@ -37,20 +37,21 @@ impl Operator {
         arrived
     }
 
-    /// Waits for the next event, which must have this type and be about this destination. Returns its `data`.
+    /// Waits for the next event, which must have this type and be about this destination or group. Returns its `data`.
     async fn receives(&mut self, event_type: &str, about: &str) -> Value {
         let body = self.receives_next(event_type, about).await;
         assert_eq!(body["type"], event_type, "{body}");
         body["data"].clone()
     }
 
-    /// Waits for the next event, which must be about this destination.
+    /// Waits for the next event, which must be about this destination or limit group.
     async fn receives_next(&mut self, what: &str, about: &str) -> Value {
         eventually(what, LONG, async || self.arrived().len() > self.received).await;
         let arrival = self.arrived().swap_remove(self.received);
         self.received += 1;
         let body: Value = serde_json::from_slice(&arrival.body).unwrap();
-        assert_eq!(body["data"]["destination_id"], about, "{body}");
+        let data = &body["data"];
+        assert!([&data["destination_id"], &data["limit_group_id"]].contains(&&json!(about)), "{body}");
         assert!(Webhook::new(SECRET).unwrap().verify(&arrival.body, &arrival.headers).is_ok(), "it is signed");
         body
     }
@@ -113,6 +114,30 @@ async fn a_backlog_that_drains_after_its_ttl_raises_an_alert(app: &App, operator
     let rates = ["arrivals_per_s", "drain_eta_s"].map(|field| backlog[field].as_f64().unwrap());
     assert!(backlog["drains"] == true && rates[0] > 1.0 && rates[1] > 3_600.0, "{backlog}");
     app.request(Method::DELETE, &format!("/v1/destinations/{slow}"), None).await;
+}
+
+/// Its members have a backlog together that neither has alone, and raise no alerts of their own.
+async fn a_limit_group_that_is_behind_has_one_alert(app: &App, operator: &mut Operator) {
+    let receiver = Receiver::start().await;
+    set_alerts(app, json!({"backlog_depth": 10, "drain_beyond_ttl": false})).await;
+    let group = json!({"name": "partner", "rate_limits": [{"limit": 2, "period": "minute"}]});
+    let (status, group) = app.request(Method::POST, "/v1/limit-groups", Some(group)).await;
+    assert_eq!(status, 201, "{group}");
+    let group = group["id"].as_str().unwrap().to_owned();
+    for name in ["one", "two"] {
+        let member = json!({"url": receiver.url(&format!("/{name}")), "event_types": [name], "limit_group": group});
+        app.destination(member).await;
+        app.events(name, 8).await;
+    }
+    let behind = operator.receives("weir.limit_group.behind", &group).await;
+    assert_eq!((&behind["members"], &behind["reasons"]), (&json!(2), &json!(["backlog_depth"])), "{behind}");
+    let active = app.get("/v1/alerts/active").await;
+    assert_eq!((&active["data"][0]["limit_group_id"], active["data"].as_array().unwrap().len()), (&json!(group), 1));
+    let faster = json!({"rate_limits": [{"limit": 1_000, "period": "second"}]});
+    app.request(Method::PATCH, &format!("/v1/limit-groups/{group}"), Some(faster)).await;
+    let caught_up = operator.receives("weir.limit_group.caught_up", &group).await;
+    assert_eq!(caught_up["members"], 0, "{caught_up}");
+    set_alerts(app, json!({})).await;
 }
 
 async fn failures_raise_alerts(app: &App, operator: &mut Operator) {
@@ -189,6 +214,7 @@ async fn one_process_sends_each_alert_once_also_across_a_restart() {
     app.destination(json!({"url": everything.url("/all")})).await;
     let mut operator = Operator::start(&app).await;
     a_backlog_raises_an_alert_until_it_clears(&app, &mut operator).await;
+    a_limit_group_that_is_behind_has_one_alert(&app, &mut operator).await;
     refusals_within_the_limit_raise_an_alert_until_they_end(&app, &mut operator).await;
     failures_raise_alerts(&app, &mut operator).await;
     app.kill().await;
@@ -240,6 +266,7 @@ async fn two_schedulers_send_each_alert_once() {
     let _others = [fleet.launch("scheduler").await, fleet.launch("scheduler").await, fleet.launch("worker").await];
     let mut operator = Operator::start(&api).await;
     a_backlog_raises_an_alert_until_it_clears(&api, &mut operator).await;
+    a_limit_group_that_is_behind_has_one_alert(&api, &mut operator).await;
     failures_raise_alerts(&api, &mut operator).await;
     a_backlog_that_drains_after_its_ttl_raises_an_alert(&api, &mut operator).await;
     other_destinations_get_no_alerts(&api, &operator).await;

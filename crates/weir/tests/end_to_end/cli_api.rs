@@ -642,6 +642,10 @@ async fn a_limit_group_is_made_shared_shown_and_deleted() {
     }
     assert!(user.says(&["destinations", "show", "a"]).await.contains(id));
     assert!(user.says(&["limit-groups", "list"]).await.contains("100/second"));
+    let past = user.says(&["limit-groups", "history", "partner", "--from", "5m", "--step", "10s"]).await;
+    assert!(past.contains("by 10s") && past.contains("100/second"), "{past}");
+    let judged = user.says(&["limit-groups", "audit", "partner"]).await;
+    assert!(judged.contains("partner") && judged.contains("Every limit was kept in every sliding window"), "{judged}");
     let reserved = user.says(&["limit-groups", "reserve", "partner", "--wait", "10s"]).await;
     assert!(reserved.starts_with("Start the call from 20"), "{reserved}");
     user.says(&["limit-groups", "reserve", "partner", "--tenant", "default", "--wait", "10s"]).await;

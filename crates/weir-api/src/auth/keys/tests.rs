@@ -29,7 +29,7 @@ fn stored(key: &str, role: Role, expires_at: Option<Timestamp>) -> ApiKey {
 }
 
 fn with_stored(keys: KeyRing, stored: impl IntoIterator<Item = ApiKey>) -> KeyRing {
-    *keys.stored.write().unwrap() = Some(StoredKeys::new(SECRET, stored));
+    *keys.stored.write() = Some(StoredKeys::new(SECRET, stored));
     keys
 }
 
@@ -137,7 +137,7 @@ fn a_session_ends_with_its_key() {
     let keys = with_stored(keys, [stored("wk_other", Role::Admin, None)]);
     assert_eq!(with_cookie(&keys, &forever, NOW).unwrap_err(), 401);
     // Another secret: every session has ended.
-    *keys.stored.write().unwrap() = Some(StoredKeys::new([6; 32], [stored("wk_forever", Role::Read, None)]));
+    *keys.stored.write() = Some(StoredKeys::new([6; 32], [stored("wk_forever", Role::Read, None)]));
     assert_eq!(with_cookie(&keys, &forever, NOW).unwrap_err(), 401);
     assert_eq!(with_cookie(&keys, &alpha, NOW).unwrap_err(), 401);
     // A key that the settings no longer have.

@@ -33,9 +33,10 @@ fn sample(rows: Vec<Row>) -> Sample {
         sorted: Default::default(),
         replays: OpenReplays::new(),
         refusals: RefusalWatch::default(),
+        costs: CostWatch::default(),
         changes: VecDeque::new(),
         last_change: 0,
-        snapshots: std::sync::Mutex::default(),
+        snapshots: parking_lot::Mutex::default(),
     }
 }
 

@@ -83,7 +83,7 @@ object! {
         /// The limit key of the event at destinations with `key_limits`, in place of the one in its `data`.
         limit_key: Option<LimitKeyText>,
         /// How much of each limit with the unit `cost` a send of the event takes. Refused if it is above such a limit of a
-        /// destination that takes the event.
+        /// destination that takes the event, or of its limit group.
         #[schema(minimum = 1, maximum = 1_000, default = 1)]
         cost: Option<u32>,
     }

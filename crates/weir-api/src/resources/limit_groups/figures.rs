@@ -13,7 +13,7 @@ use weir_core::{
 use super::{find, reservations, view};
 use crate::{
     auth::Caller,
-    figures::{Reason, millis},
+    figures::{Reason, as_number, mean_cost, millis},
     overview::{Order, Row, Sample},
     problem::ApiResult,
     readers::{
@@ -49,24 +49,30 @@ struct Sums {
     achieved_per_s: f64,
     arrivals_per_s: f64,
     inflow_per_s: f64,
+    /// The mean of what waits, where limits count costs.
+    usual_cost: u32,
 }
 
 impl Sums {
     fn of(members: &[&Row]) -> Self {
-        members.iter().map(|row| &row.figures).fold(Self::default(), |sum, figures| Self {
+        let figures = || members.iter().map(|row| &row.figures);
+        let usual_cost = mean_cost(figures().map(|figures| (figures.counts.waiting(), figures.usual_cost)));
+        figures().fold(Self { usual_cost, ..Self::default() }, |sum, figures| Self {
             backlog: sum.backlog + figures.counts.waiting(),
             delivering: sum.delivering + figures.counts.of(DeliveryState::Delivering),
             oldest_age: sum.oldest_age.max(figures.oldest_age),
             achieved_per_s: sum.achieved_per_s + figures.achieved_per_s,
             arrivals_per_s: sum.arrivals_per_s + figures.arrivals_per_s,
             inflow_per_s: sum.inflow_per_s + figures.inflow_per_s,
+            usual_cost,
         })
     }
 }
 
 /// How the budget would be used under a backlog. The cursors are in the queue; there they are where the last send left them.
-fn forecast(limits: &RateLimits, held: Option<&Hold>, now: Timestamp) -> Forecast {
+fn forecast(limits: &RateLimits, held: Option<&Hold>, usual_cost: u32, now: Timestamp) -> Forecast {
     let mut limiter = Limiter::recovered(&limits.evenly(), Some(now));
+    limiter.expect_cost(usual_cost);
     limiter.hold(held.map_or(Timestamp::MIN, |hold| hold.until));
     Forecast::new(&limiter, None, now)
 }
@@ -74,7 +80,7 @@ fn forecast(limits: &RateLimits, held: Option<&Hold>, now: Timestamp) -> Forecas
 /// By the limits of the group, and no earlier than at members whose own limits bind.
 fn drain(limits: &RateLimits, held: Option<&Hold>, members: &[&Row], sums: &Sums, now: Timestamp) -> Drain {
     let own = |row: &&&Row| row.figures.counts.waiting() > 0 && row.figures.reason != Some(Reason::Group);
-    let mut drain = forecast(limits, held, now).drain(sums.backlog, sums.inflow_per_s);
+    let mut drain = forecast(limits, held, sums.usual_cost, now).drain(sums.backlog, sums.inflow_per_s);
     for figures in members.iter().filter(own).map(|row| &row.figures) {
         drain = match (drain, figures.drains, figures.drain_eta) {
             (Drain::Never, ..) | (_, Some(false), _) => Drain::Never,
@@ -90,7 +96,7 @@ pub(crate) fn row(group: &LimitGroup, members: &[&Row], as_of: Timestamp) -> typ
     let sums = Sums::of(members);
     let limits = &group.at(as_of).rate_limits;
     let drain = drain(limits, group.temporary.hold_at(as_of), members, &sums, as_of);
-    let (configured_per_s, binding) = limits.strictest().unzip();
+    let (configured_per_s, binding) = limits.strictest_at(as_number(sums.usual_cost)).unzip();
     types::LimitGroupRow {
         limit_group: view(group, as_of),
         members: members.len() as u64,
@@ -144,9 +150,9 @@ pub(crate) async fn overview(
     let sample = api.live.sample().await?;
     let mut all = members(&sample, &[id]).remove(&id).unwrap_or_default();
     let row = row(&group, &all, sample.as_of);
+    let rate = row.configured_per_s;
     all.retain(|row| caller.sees(&row.destination.settings.tenant));
     all.sort_by_key(|row| Reverse(row.figures.counts.waiting()));
-    let rate = group.at(sample.as_of).rate_limits.per_second();
     let data = all.into_iter().map(|row| member(row, rate, sample.as_of)).collect();
     let reservations = reservations::recent(&api, id).await?;
     Ok(Json(types::LimitGroupOverview { as_of: sample.as_of, row, reservations, data }))
@@ -181,8 +187,9 @@ pub(crate) async fn show_preview(
     let sums = Sums::of(&members);
     let shown = |limits: &RateLimits| {
         let (held, as_of) = (group.temporary.hold_at(sample.as_of), sample.as_of);
-        let (forecast, drain) = (forecast(limits, held, as_of), drain(limits, held, &members, &sums, as_of));
-        let plain_per_s = self::forecast(&limits.clone().without_margins(), held, as_of).per_second();
+        let drain = drain(limits, held, &members, &sums, as_of);
+        let forecast = |limits: &RateLimits| forecast(limits, held, sums.usual_cost, as_of);
+        let (plain_per_s, forecast) = (forecast(&limits.clone().without_margins()).per_second(), forecast(limits));
         types::Forecast {
             effective_per_s: forecast.per_second().map(millis),
             binding: forecast.bound().map(preview::binding),

@@ -31,7 +31,7 @@ extend! {
 }
 
 extend! {
-    pub(super) trait HistoryText for History {
+    pub(in crate::pages) trait HistoryText for History {
         fn step_ms(&self) -> i64 {
             match self.step.as_str() {
                 "1h" => 3_600_000,
@@ -83,12 +83,25 @@ extend! {
                 panels.extend(self.errors());
                 panels.push(self.backlog());
             }
+            self.assembled(title, panels, self.stretches())
+        }
+
+        /// The chart of what the members of a limit group got and sent, of which nobody knows windows and backlog.
+        fn traffic_chart(&self) -> Chart {
+            let mut stretches = self.stretches();
+            // Without the last line, which is the backlog.
+            stretches.iter_mut().for_each(|(_, lines)| lines.truncate(lines.len().saturating_sub(1)));
+            self.assembled("", vec![self.traffic(), self.outcomes()], stretches)
+        }
+
+        fn assembled(&self, title: &str, panels: Vec<Panel>, stretches: Vec<((f64, f64), Vec<String>)>) -> Chart {
+            let mut panels = panels;
             // All panels have the same axis of times; the last one names it.
             if let Some(Panel { content: Content::Plot(plot), .. }) = panels.last_mut() {
                 let day: String = self.from.to_string().chars().take(10).collect();
                 plot.x = self.time_axis().named(format!("{day} UTC"));
             }
-            let values = Values { x: self.time_axis(), stretches: self.stretches() };
+            let values = Values { x: self.time_axis(), stretches };
             Chart { width: WIDTH, title: title.to_owned(), legend: Vec::new(), panels, values: Some(values) }
         }
 

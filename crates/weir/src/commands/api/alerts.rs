@@ -4,7 +4,10 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_api_types::{Event, OverviewRow};
-use weir_core::{Timestamp, alert::AlertPolicy};
+use weir_core::{
+    Timestamp,
+    alert::{AlertPolicy, BEHIND, CAUGHT_UP},
+};
 
 use super::{
     Call,
@@ -128,8 +131,10 @@ async fn show(call: &Call, rows: Vec<[Cell; 4]>, is_cut: bool, tenant: Option<&s
 struct Wrong {
     #[serde(rename = "type")]
     alert_type: String,
-    destination_id: String,
-    destination_name: String,
+    destination_id: Option<String>,
+    destination_name: Option<String>,
+    limit_group_id: Option<String>,
+    limit_group_name: Option<String>,
     tenant: String,
     #[serde(default)]
     data: Said,
@@ -140,7 +145,9 @@ struct Wrong {
 #[serde(default)]
 struct Said {
     destination_id: String,
+    limit_group_id: String,
     name: String,
+    members: u64,
     reasons: Vec<String>,
     backlog: Backlog,
     reason: String,
@@ -160,15 +167,19 @@ impl Said {
     fn text(&self, alert_type: &str) -> String {
         let Backlog { waiting, oldest_age_s, drain_eta_s } = self.backlog;
         let waits = count(waiting, "delivery waits", "deliveries wait");
+        let waits = match self.members {
+            0 => waits,
+            members => format!("{waits} at {}", count(members, "member", "members")),
+        };
         match alert_type {
-            "weir.backlog.high" => {
+            "weir.backlog.high" | BEHIND => {
                 let late = self.reasons.iter().any(|reason| reason == "drain_beyond_ttl");
                 let drained =
                     drain_eta_s.map_or_else(|| "never drained".to_owned(), |eta| format!("drained in {}", span_s(eta)));
                 let late = if late { format!("; some expire before: {drained}") } else { String::new() };
                 format!("{waits}, the oldest for {}{late}", span_s(oldest_age_s))
             }
-            "weir.backlog.cleared" => waits,
+            "weir.backlog.cleared" | CAUGHT_UP => waits,
             "weir.delivery.dead" => {
                 let new = if self.new > 0 { format!("{} new, ", self.new) } else { String::new() };
                 format!("{new}{} in all", count(self.dead_letters, "dead letter", "dead letters"))
@@ -184,6 +195,8 @@ fn in_words(alert_type: &str) -> (String, Tone) {
     let (words, tone) = match alert_type {
         "weir.backlog.high" => ("backlog high", Tone::Waiting),
         "weir.backlog.cleared" => ("backlog cleared", Tone::Good),
+        BEHIND => ("limit group behind", Tone::Waiting),
+        CAUGHT_UP => ("limit group caught up", Tone::Good),
         "weir.breaker.opened" => ("breaker open", Tone::Bad),
         "weir.breaker.closed" => ("breaker closed", Tone::Good),
         "weir.destination.paused" => ("paused by Weir", Tone::Waiting),
@@ -202,7 +215,7 @@ fn in_words(alert_type: &str) -> (String, Tone) {
 pub(super) fn table() -> Table<4> {
     Table::new([
         Column::text("what"),
-        Column::text("destination").flexible(),
+        Column::text("where").flexible(),
         Column::text("detail").flexible(),
         Column::text("tenant").flexible().optional(),
     ])
@@ -210,8 +223,9 @@ pub(super) fn table() -> Table<4> {
 
 fn row(wrong: Wrong) -> [Cell; 4] {
     let (words, tone) = in_words(&wrong.alert_type);
-    let name = if wrong.destination_name.is_empty() { wrong.destination_id } else { wrong.destination_name };
-    [Cell::toned(&words, tone), name.into(), wrong.data.text(&wrong.alert_type).into(), wrong.tenant.into()]
+    let name = wrong.limit_group_name.or(wrong.destination_name).filter(|name| !name.is_empty());
+    let name = name.or(wrong.limit_group_id).or(wrong.destination_id);
+    [Cell::toned(&words, tone), or_none(name).into(), wrong.data.text(&wrong.alert_type).into(), wrong.tenant.into()]
 }
 
 fn is_wrong(row: &OverviewRow) -> bool {
@@ -246,7 +260,7 @@ pub(super) fn latest_table() -> Table<4> {
     Table::new([
         Column::number("age"),
         Column::text("what"),
-        Column::text("destination").flexible(),
+        Column::text("where").flexible(),
         Column::text("detail").flexible(),
     ])
 }
@@ -254,7 +268,8 @@ pub(super) fn latest_table() -> Table<4> {
 pub(super) fn latest_row(event: Event, now: Timestamp) -> [Cell; 4] {
     let (words, tone) = in_words(&event.event_type);
     let said: Said = event.data.and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or_default();
-    let name = if said.name.is_empty() { said.destination_id.clone() } else { said.name.clone() };
+    let id = if said.limit_group_id.is_empty() { &said.destination_id } else { &said.limit_group_id };
+    let name = if said.name.is_empty() { id.clone() } else { said.name.clone() };
     let detail = said.text(&event.event_type);
     let name = or_none(Some(name).filter(|name| !name.is_empty()));
     [age(event.created_at, now).into(), Cell::toned(&words, tone), name.into(), detail.into()]
@@ -280,8 +295,17 @@ mod tests {
         {
             assert!(high.contains(part), "{high}");
         }
+        let group = json!({
+            "type": BEHIND, "destination_id": null, "destination_name": null, "limit_group_id": "lgr_1",
+            "limit_group_name": "partner", "tenant": "*",
+            "data": {"members": 3, "backlog": {"waiting": 7, "oldest_age_s": 90.0}, "reasons": ["drain_beyond_ttl"]},
+        });
+        let group = table().with([row(serde_json::from_value(group).unwrap())]).render(Screen::PLAIN);
+        for part in ["limit group behind", "partner", "7 deliveries wait at 3 members, the oldest for 1m"] {
+            assert!(group.contains(part), "{group}");
+        }
         let open = text("weir.breaker.opened", json!({"reason": "10 failures in a row"}));
-        assert!(open.contains("breaker open  dst_1        10 failures in a row"), "{open}");
+        assert!(open.contains("breaker open  dst_1  10 failures in a row"), "{open}");
         let dead = text("weir.delivery.dead", json!({"dead_letters": 1}));
         assert!(dead.contains("1 dead letter in all"), "{dead}");
         assert!(text("weir.destination.stalled", json!({})).contains("destination stalled"), "an unknown type");

@@ -5,8 +5,11 @@
 
 mod evidence;
 mod findings;
+mod groups;
 
 use serde::Serialize;
+
+pub(super) use self::groups::held_back;
 
 use self::{
     evidence::Evidence,

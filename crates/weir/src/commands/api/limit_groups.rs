@@ -3,7 +3,8 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 use weir_api_types::{
-    LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, Override, Reservation, ReservedSlot,
+    LimitGroup, LimitGroupHistory, LimitGroupHistoryBucket, LimitGroupMember, LimitGroupOverview, LimitGroupRow,
+    Override, Reservation, ReservedSlot,
 };
 
 use super::{
@@ -15,18 +16,30 @@ use super::{
 };
 use crate::{
     cli::limit_groups::LimitGroupCommand as Command,
-    commands::output::{
-        self,
-        table::{Cell, Column, Table},
-        texts::{NONE, clean, count, rate, span_s},
+    commands::{
+        audit::{self, Audited},
+        output::{
+            self, Screen,
+            table::{Cell, Column, Table},
+            texts::{NONE, clean, count, rate, span_s},
+        },
     },
-    exit::Misuse,
+    exit::{Exit, Misuse},
 };
 
-const LIST: [&str; 2] = ["v1", "limit-groups"];
+pub(super) const LIST: [&str; 2] = ["v1", "limit-groups"];
 
-pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
-    match command {
+/// Ends with [`Exit::Failure`] if an audit finds that a limit was exceeded.
+pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<Exit> {
+    let done = match command {
+        Command::Audit { one, range } => return audit(call, &one.group, &fields(&range)?).await,
+        Command::History { one, range, step } => {
+            let mut query = fields(&range)?;
+            query.extend(fields(&json!({"step": step}))?);
+            let id = group_id(&call.client, &one.group).await?;
+            let answer = call.client.get(&[LIST[0], LIST[1], &id, "history"], &query).await?;
+            call.print(&answer, |history: LimitGroupHistory| past(history, call.screen))
+        }
         Command::Reserve { one, tenant, wait, cost } => {
             let path = match (one.group.starts_with("lgr_"), tenant) {
                 (false, Some(tenant)) => vec![LIST[0], LIST[1], "by-name", &tenant, &one.group, "reservations"]
@@ -106,7 +119,48 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             call.client.send(Request { if_match, ..Request::new(Method::DELETE, &path) }).await?;
             call.say(&format!("Deleted {} ({}).", group.name, group.id))
         }
-    }
+    };
+    done.map(|()| Exit::Done)
+}
+
+async fn audit(call: &Call, named: &str, range: &Fields) -> anyhow::Result<Exit> {
+    let (group, _) = find(call, named).await?;
+    let answer = call.client.get(&[LIST[0], LIST[1], &group.id, "audit"], range).await?;
+    let audited = [Audited { id: group.id, name: group.name, limit_key: None, report: answer.read()? }];
+    call.print(&answer, |_: Value| audit::in_words(&audited, call.screen))?;
+    Ok(audit::exit(&audited))
+}
+
+/// The rows in which something happened, and the limits.
+fn past(history: LimitGroupHistory, screen: Screen) -> String {
+    let LimitGroupHistory { step, from, to, data, limit_changes } = history;
+    let is_empty =
+        |bucket: &LimitGroupHistoryBucket| bucket.arrivals + bucket.sends + bucket.delivered + bucket.failed == 0;
+    let rows: Vec<_> = data.into_iter().filter(|bucket| !is_empty(bucket)).map(bucket).collect();
+    let traffic = match rows.is_empty() {
+        true => "Nothing arrived and nothing was sent.".to_owned(),
+        false => buckets().with(rows).render(screen),
+    };
+    let limits =
+        limit_changes.into_iter().map(|change| [change.at.into(), limits_of(&change.rate_limits, None).into()]);
+    let limits = Table::new([Column::text("since"), Column::text("limits").flexible()]).with(limits).render(screen);
+    format!("From {from} to {to}, by {step}.\n{traffic}\n\nLimits in force\n{limits}")
+}
+
+fn buckets() -> Table<5> {
+    Table::new([
+        Column::text("at"),
+        Column::number("arrived"),
+        Column::number("sent"),
+        Column::number("succeeded"),
+        Column::number("failed"),
+    ])
+}
+
+fn bucket(bucket: LimitGroupHistoryBucket) -> [Cell; 5] {
+    let LimitGroupHistoryBucket { at, sends, delivered, failed, arrivals } = bucket;
+    let count = |count: u64| count.to_string().into();
+    [at.into(), count(arrivals), count(sends), count(delivered), count(failed)]
 }
 
 /// What was begun or ended, and what it replaces. A hold is read as an override without limits.

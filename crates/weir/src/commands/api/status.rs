@@ -1,9 +1,9 @@
 //! `weir status`: the processes, the store, the queue and the backlog of an installation.
 
-use weir_api_types::{Backend, InstallationStatus, Overview, Process, QueueDepths};
+use weir_api_types::{Backend, InstallationStatus, LimitGroupRow, Overview, Process, QueueDepths};
 use weir_core::Timestamp;
 
-use super::{Call, client::Fields, overview, settings};
+use super::{Call, client::Fields, doctor::held_back, limit_groups, overview, settings};
 use crate::commands::output::{
     Screen,
     table::{Cell, Column, Table},
@@ -11,6 +11,9 @@ use crate::commands::output::{
 };
 
 pub(super) const PATH: [&str; 2] = ["v1", "status"];
+/// The limit groups that are looked at, and those that are shown: `weir limit-groups list` has all.
+const MOST_GROUPS: usize = 1_000;
+const SHOWN_GROUPS: usize = 5;
 
 pub(super) async fn run(call: &Call) -> anyhow::Result<()> {
     let answer = call.client.get(&PATH, &Fields::new()).await?;
@@ -20,10 +23,12 @@ pub(super) async fn run(call: &Call) -> anyhow::Result<()> {
     let query = Fields::from_iter([("limit".to_owned(), 1.into())]);
     // While the store is away there is no overview.
     let overview = call.client.get(&overview::PATH, &query).await.and_then(|answer| answer.read::<Overview>()).ok();
-    call.print(&answer, |status| text(&status, overview.as_ref(), call.screen))
+    let groups = call.client.list(&limit_groups::LIST, &Fields::new(), MOST_GROUPS).await;
+    let groups: Vec<LimitGroupRow> = groups.and_then(|rows| rows.read()).unwrap_or_default();
+    call.print(&answer, |status| text(&status, overview.as_ref(), &groups, call.screen))
 }
 
-fn text(status: &InstallationStatus, overview: Option<&Overview>, screen: Screen) -> String {
+fn text(status: &InstallationStatus, overview: Option<&Overview>, groups: &[LimitGroupRow], screen: Screen) -> String {
     let mut lines = vec![("store", backend(&status.store)), ("queue", backend(&status.queue))];
     if let Some(depths) = &status.queue_depths {
         let QueueDepths { jobs, ready, queued, in_flight, .. } = depths;
@@ -33,6 +38,8 @@ fn text(status: &InstallationStatus, overview: Option<&Overview>, screen: Screen
         lines.push(("backlog", overview::backlog_text(totals)));
         lines.push(("traffic", overview::rates_text(totals)));
     }
+    // Those that hold their members back.
+    lines.extend(groups.iter().filter_map(held_back).take(SHOWN_GROUPS).map(|text| ("limit group", text)));
     let heading = format!("Weir {} at {}", status.version, status.as_of);
     let processes = match &status.processes {
         None => "The processes are unknown while the store cannot be reached.".to_owned(),
@@ -88,7 +95,7 @@ mod tests {
             }],
         });
         let screen = Screen { width: Some(80), ..Screen::PLAIN };
-        let text = text(&serde_json::from_value(status).unwrap(), None, screen);
+        let text = text(&serde_json::from_value(status).unwrap(), None, &[], screen);
         for part in ["postgres, answers in 1.3 ms", "redis, DOES NOT ANSWER", "worker", "30m"] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -1,18 +1,29 @@
 //! What the doctor knows: the answers of a server about itself.
 
+use std::collections::HashMap;
+
 use serde_json::json;
-use weir_api_types::{ActiveAlert, InstallationStatus, OverviewRow, Readiness};
+use weir_api_types::{ActiveAlert, Activity, InstallationStatus, LimitGroupRow, OverviewRow, Readiness};
 use weir_core::{Clock as _, Timestamp};
 
 use super::super::{
     Call,
     client::{Fields, Unreachable},
-    fields, overview, status,
+    fields, limit_groups, overview, status,
 };
+use super::findings::NAMED;
 use crate::{clock::SystemClock, commands::output::texts::count, exit::Misuse};
 
 /// Destinations that are looked at, those in trouble first.
 const MOST_ROWS: usize = 1_000;
+
+/// Among so many changes of a destination the pause is looked for.
+const MOST_CHANGES: usize = 100;
+
+/// Whether deliveries wait behind a pause.
+pub(super) fn is_behind_a_pause(row: &OverviewRow) -> bool {
+    row.destination.paused && row.backlog > 0
+}
 
 /// The answers of a server.
 #[derive(Debug, Default)]
@@ -27,6 +38,9 @@ pub(super) struct Evidence {
     pub(super) rows: Vec<OverviewRow>,
     /// The receivers that answer many sends with 429.
     pub(super) refusing: Vec<ActiveAlert>,
+    pub(super) groups: Vec<LimitGroupRow>,
+    /// When the first destinations were paused whose deliveries wait, by their ids.
+    pub(super) paused_at: HashMap<String, Timestamp>,
     /// There are more destinations than were read.
     pub(super) is_cut: bool,
     /// The metrics of the process that answers; `None`: it serves them elsewhere.
@@ -67,6 +81,17 @@ impl Evidence {
         // A server of an earlier version has no such alerts.
         if let Ok(rows) = call.client.list(&["v1", "alerts", "active"], &query, MOST_ROWS).await {
             evidence.refusing = rows.read()?;
+        }
+        if let Ok(rows) = call.client.list(&limit_groups::LIST, &Fields::new(), MOST_ROWS).await {
+            evidence.groups = rows.read()?;
+        }
+        for row in evidence.rows.iter().filter(|row| is_behind_a_pause(row)).take(NAMED) {
+            let query = fields(&json!({"destination": row.destination.id}))?;
+            // Not known to a key that may not read the activity, or after a year.
+            let Ok(rows) = call.client.list(&["v1", "activity"], &query, MOST_CHANGES).await else { break };
+            let changes: Vec<Activity> = rows.read()?;
+            let pause = changes.into_iter().find(|change| change.action == "destination.paused");
+            evidence.paused_at.extend(pause.map(|pause| (row.destination.id.clone(), pause.at)));
         }
         evidence.metrics =
             call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());

@@ -6,7 +6,11 @@ use serde::Serialize;
 use weir_api_types::{ActiveAlert, Backend, InstallationStatus, OverviewRow, Process};
 use weir_core::stall::Fault;
 
-use super::{super::overview::title, evidence::Evidence};
+use super::{
+    super::overview::title,
+    evidence::{Evidence, is_behind_a_pause},
+    groups::groups,
+};
 use crate::commands::output::texts::{count, span_s};
 
 /// How serious a finding is.
@@ -28,7 +32,7 @@ pub(super) struct Finding {
     pub(super) next_step: String,
 }
 
-fn finding(
+pub(super) fn finding(
     severity: Severity,
     subject: &'static str,
     found: impl Into<String>,
@@ -52,7 +56,7 @@ const DISK_PROBLEM: u64 = 512 << 20;
 const DISK_NOTE: u64 = 5 << 30;
 const LARGE_WAL_BYTES: f64 = (1_u64 << 30) as f64;
 /// Examples in one finding.
-const NAMED: usize = 3;
+pub(super) const NAMED: usize = 3;
 
 /// The findings, problems first.
 pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
@@ -72,7 +76,8 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
     clock(&mut found, evidence);
     resources(&mut found, evidence);
     faults(&mut found, &evidence.rows);
-    receivers(&mut found, &evidence.rows);
+    receivers(&mut found, evidence);
+    groups(&mut found, &evidence.groups);
     refusing(&mut found, &evidence.refusing);
     found.sort_by_key(|finding| finding.severity != Problem);
     found
@@ -244,7 +249,8 @@ fn faults(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
     }
 }
 
-fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
+fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
+    let rows = &evidence.rows;
     let all = |matches: fn(&OverviewRow) -> bool| rows.iter().filter(|row| matches(row)).collect::<Vec<_>>();
     let open = all(|row| row.destination.breaker_state != "closed");
     if let Some(first) = open.first() {
@@ -256,9 +262,14 @@ fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
         );
         found.push(finding(Note, "receivers", text, next));
     }
-    let paused = all(|row| row.destination.paused && row.backlog > 0);
+    let paused = all(is_behind_a_pause);
     if let Some(first) = paused.first() {
-        let text = format!("deliveries wait behind a pause: {}", named(paused.iter().copied()));
+        let since = |row: &&OverviewRow| match evidence.paused_at.get(&row.destination.id) {
+            Some(at) => format!("{} (since {at})", title(&row.destination)),
+            None => title(&row.destination).to_owned(),
+        };
+        let names: Vec<_> = paused.iter().map(since).collect();
+        let text = format!("deliveries wait behind a pause: {}", listed(names.iter().map(String::as_str)));
         found.push(finding(
             Note,
             "receivers",
@@ -280,7 +291,8 @@ fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
             format!("set {} to {} at {}", said.setting, said.value, title(&first.destination)),
         ));
     }
-    let never = all(|row| row.drains == Some(false));
+    // Of a member that its limit group holds back the finding about the group tells.
+    let never = all(|row| row.drains == Some(false) && row.reason.as_deref() != Some("group"));
     if let Some(first) = never.first() {
         let text =
             format!("more arrives than may be sent, so the backlog never drains: {}", named(never.iter().copied()));
@@ -319,9 +331,9 @@ fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
 
 /// Receivers that answer many sends with 429, each with what helps.
 fn refusing(found: &mut Vec<Finding>, alerts: &[ActiveAlert]) {
-    let name = |alert: &ActiveAlert| match alert.destination_name.as_str() {
-        "" => alert.destination_id.clone(),
-        name => name.to_owned(),
+    let name = |alert: &ActiveAlert| {
+        let name = alert.destination_name.clone().filter(|name| !name.is_empty());
+        name.or_else(|| alert.destination_id.clone()).unwrap_or_default()
     };
     let Some(first) = alerts.first() else { return };
     let names: Vec<_> = alerts.iter().map(name).collect();
@@ -335,7 +347,7 @@ fn named<'a>(rows: impl Iterator<Item = &'a OverviewRow>) -> String {
     listed(rows.map(|row| title(&row.destination)))
 }
 
-fn listed<'a>(titles: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn listed<'a>(titles: impl Iterator<Item = &'a str>) -> String {
     let titles: Vec<_> = titles.collect();
     let first = titles.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
     match titles.len() {
@@ -346,7 +358,10 @@ fn listed<'a>(titles: impl Iterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use serde_json::{Value, json};
+    use weir_core::Timestamp;
 
     use super::{super::super::overview::tests::overview_row, *};
 
@@ -445,13 +460,15 @@ mod tests {
             row("Core", open.clone(), json!({"undelivered": 0})),
             row("Dune", open, json!({"undelivered": 0})),
             row("Echo", json!({}), json!({"undelivered": 3, "drains": false, "reason": "slow"})),
-            row("Fern", json!({"paused": true}), json!({"undelivered": 0})),
+            row("Fern", json!({"id": "dst_6", "paused": true}), json!({"undelivered": 0})),
+            row("Gold", json!({"id": "dst_7", "paused": true}), json!({"undelivered": 0})),
         ];
-        let found = told(&Evidence { rows, ..Evidence::default() });
+        let paused_at = HashMap::from([("dst_6".to_owned(), Timestamp::from_secs(1_800_000_000))]);
+        let found = told(&Evidence { rows, paused_at, ..Evidence::default() });
         assert!(found.iter().all(|(severity, ..)| *severity == Note), "{found:?}");
         let texts: Vec<_> = found.iter().map(|(.., text)| text.as_str()).collect();
         assert_eq!(texts[0], "breakers are open: Acme, Bolt, Core and 1 more (10 failures in a row)");
-        assert_eq!(texts[1], "deliveries wait behind a pause: Fern");
+        assert_eq!(texts[1], "deliveries wait behind a pause: Fern (since 2027-01-15T08:00:00.000Z), Gold");
         assert!(texts[2].ends_with("never drains: Echo") && texts[3].ends_with("limits: Echo"), "{texts:?}");
         assert_eq!(texts[4], "3 dead letters at Echo");
     }
