@@ -35,7 +35,7 @@ use reconcile::Reconciled;
 use series::Pictures;
 use shared::SharedJudgement;
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Judgement {
     /// Every broken promise. The run passed when there is none.
     pub(crate) breaches: Vec<String>,

@@ -1,5 +1,6 @@
 //! The command `run`: plays scenarios one after the other, judges each, and writes the report.
 
+mod budgets;
 mod summary;
 
 use std::{
@@ -17,6 +18,7 @@ use crate::{
     pages::{self, Machine, Report, Run},
     run::{self, Target, api::Api, capacity, fleet::Fleet},
     scenario::{Scenario, SetUp},
+    sections,
 };
 
 #[derive(Debug, Clone, Args)]
@@ -44,6 +46,10 @@ pub(crate) struct RunArgs {
     /// Write report.json, report.html and Weir's logs to this folder [default: target/load/SET-UP]
     #[arg(long, value_name = "FOLDER")]
     report: Option<PathBuf>,
+    /// Write the figures to the section on budgets of load-tests/RESULTS.md, too. For scenarios of limit groups, limit keys,
+    /// costs, reservations and overrides
+    #[arg(long, requires = "scenarios")]
+    results: bool,
 }
 
 /// Returns whether every promise was kept.
@@ -75,6 +81,10 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
         report.write(&folder)?;
     }
 
+    if args.results {
+        let section = |old: Option<&str>| budgets::section(old, &report.runs);
+        sections::rewrite(Path::new("load-tests"), sections::BUDGETS, section)?;
+    }
     // A broken promise makes the result false. A scenario that could not be played is an error.
     let failed: Vec<_> = report.runs.iter().filter(|run| !run.passed).map(|run| run.scenario.as_str()).collect();
     println!(

@@ -5,10 +5,11 @@ use std::path::Path;
 use anyhow::Context;
 
 /// The names of the sections, in the order of the page.
-const ALL: [&str; 3] = [AUTOSCALING, ADAPTIVE, SHEDDING];
+const ALL: [&str; 4] = [AUTOSCALING, ADAPTIVE, SHEDDING, BUDGETS];
 pub(crate) const AUTOSCALING: &str = "autoscaling";
 pub(crate) const ADAPTIVE: &str = "adaptive";
 pub(crate) const SHEDDING: &str = "shedding";
+pub(crate) const BUDGETS: &str = "budgets";
 
 fn marks(name: &str) -> (String, String) {
     (format!("<!-- {name} -->"), format!("<!-- end of {name} -->"))
