@@ -384,9 +384,8 @@ mod tests {
         let paused = waits("pause", Some("olga"), None);
         assert_eq!(paused.short(), "paused by olga");
         assert_eq!(paused.text(), "The destination is paused by olga. It is sent once somebody resumes it.");
-        let of_key =
-            WaitsFor { detail: Some("the limit key cus_9 is paused".to_owned()), ..waits("pause", None, None) };
-        assert_eq!(of_key.text(), "The limit key cus_9 is paused. It is sent once somebody resumes it.");
+        let of_key = waits("key", None, None);
+        assert_eq!(of_key.text(), "Its limit key is paused. It is sent once somebody resumes the key.");
         let of_group = WaitsFor { detail: Some(HELD_BY_GROUP.to_owned()), ..waits("hold", None, None) };
         assert_eq!(of_group.text(), "The limit group of the destination is held.");
         let turn = |value, capped| waits("turn", None, Some((value, capped)));

@@ -190,13 +190,13 @@ async fn a_delivery_shows_its_cost_its_limit_key_and_that_the_key_is_paused() {
     event(&api, json!({"id": 7}));
     let mut body = row("dlv_1", "pending");
     (body["cost"], body["limit_key"], body["attempts"]) = (json!(5), json!(XSS), json!([]));
-    body["waits_for"] = json!({"reason": "pause", "detail": "the limit key cus_9 is paused"});
+    body["waits_for"] = json!({"reason": "key"});
     api.on("GET", "/v1/deliveries/dlv_1", 200, body.clone());
     let page = api.dashboard().get("/deliveries/dlv_1").await;
     page.has(&[
         "5 points of a limit that counts by cost",
         "<a href=\"/destinations/dst_1/keys?q=%22%27%3E",
-        "The limit key cus_9 is paused. It is sent once somebody resumes it.",
+        "Its limit key is paused. It is sent once somebody resumes the key.",
         "nobody can say yet",
     ]);
     page.has_not(&[XSS]);

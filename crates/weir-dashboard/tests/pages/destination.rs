@@ -143,7 +143,7 @@ async fn a_backlog_that_a_breaker_stops_is_red_and_the_preview_says_from_when_it
 async fn paused_limit_keys_are_named_where_the_backlog_counts_what_waits_for_them() {
     let page = api("read", |shown| {
         let paused = json!({"paused": true});
-        let overrides = json!({"cus_9": paused, "cus_1": {"weight": 2}, "": paused});
+        let overrides = json!({"cus_9": paused, "cus_1": {"weight": 2, "paused": false}, "": paused});
         shown["key_limits"] = json!({"key": "/customer", "rate_limits": [], "weight": 1, "overrides": overrides});
     });
     page.dashboard().get(PAGE).await.has(&["The limit keys (no key), cus_9 are paused.", "is not sent. <a href"]);

@@ -24,7 +24,7 @@ use crate::{
     units::{Ago, At, Seconds, Units as _},
     views::{
         BindingLimitText as _, BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain,
-        OverrideText as _, RowText as _, WaitsForText as _,
+        OverrideText as _, RowText as _, WaitsForText as _, unit,
     },
     visit::{Answered, Visit},
 };
@@ -81,9 +81,12 @@ extend! {
         /// What the setting would do, beside the present figures.
         fn text(&self, row: &OverviewRow) -> String {
             let value = match (&*self.setting, &self.period) {
-                ("limit", _) if let Some(Binding::Limit(limit)) = &row.binding => {
-                    format!("a limit of {}", limit.with_value(self.value))
-                }
+                ("limit", Some(period)) => match &row.binding {
+                    Some(Binding::Limit(limit)) if limit.period == *period => {
+                        format!("a limit of {}", limit.with_value(self.value))
+                    }
+                    _ => format!("a limit of {}/{}", self.value.count(), unit(period)),
+                },
                 ("min_interval_ms", _) => format!("{} ms between two sends", self.value.count()),
                 (setting, _) => format!("{setting} {}", self.value.count()),
             };
