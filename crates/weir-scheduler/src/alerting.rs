@@ -51,8 +51,9 @@ pub struct AlertPublisher {
     clock: Arc<dyn Clock>,
     refusals: RefusalWatch,
     paces: PaceWatch,
-    /// What limit groups got and sent in the last minute, as it was read last.
+    /// What limit groups got and sent in the last minute, as it was read last; read while a group has a backlog or an alert.
     traffic: GroupTraffic,
+    wants_traffic: bool,
     costs: CostWatch,
     last_pass: Option<Timestamp>,
     /// What the watch over stalls of this process found last.
@@ -89,6 +90,7 @@ impl AlertPublisher {
             refusals: RefusalWatch::default(),
             paces: PaceWatch::default(),
             traffic: GroupTraffic::default(),
+            wants_traffic: false,
             costs: CostWatch::default(),
             last_pass: None,
             stalls,
@@ -135,6 +137,7 @@ impl AlertPublisher {
         let members = about.iter().map(|(condition, destination, pace_per_s)| (*condition, destination, *pace_per_s));
         let now = self.clock.now();
         let groups = GroupBacklogs::read(&*self.store, members, &self.traffic, &mut self.costs, &policy, now).await?;
+        self.wants_traffic = groups.iter().next().is_some();
         gauge!("weir_limit_groups_behind").set(groups.iter().filter(|group| group.is_behind(now)).count() as f64);
         let updates: Vec<_> =
             groups.iter().filter_map(|group| groups::alert_update(group, &policy, &subscribers, now)).collect();
@@ -179,7 +182,10 @@ impl AlertPublisher {
         if self.refusals.is_due(now) {
             let from = now.before(FAILURES_OF);
             let traffic = self.store.recent_traffic(from).await?;
-            self.traffic = groups::traffic(&*self.store, &traffic, from, now).await?;
+            self.traffic = match self.wants_traffic {
+                true => groups::traffic(&*self.store, &traffic, from, now).await?,
+                false => GroupTraffic::default(),
+            };
             let failing = traffic.iter().filter(|(_, traffic)| RefusalWatch::is_suspect(traffic.sum.failed));
             let alerted = |is: fn(&AlertState) -> bool| {
                 let records = conditions.iter().map(|condition| (condition.destination_id, &condition.record));

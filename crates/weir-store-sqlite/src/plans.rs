@@ -13,7 +13,7 @@ use weir_store::{
 };
 
 use crate::{
-    alerting::BACKLOGS,
+    alerting::{BACKLOGS, GROUP_ALERTS},
     claims::{BODY, CLAIM, OLDEST_DUE},
     counters::{LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING, PLACES},
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
@@ -48,6 +48,12 @@ fn plan(connection: &Connection, sql: &str) -> String {
 }
 
 const SENT: &str = "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)";
+
+#[test]
+fn alerts_of_limit_groups_are_found_by_their_ids() {
+    let plan = plan(&database(), GROUP_ALERTS);
+    assert!(plan.contains("SEARCH s USING PRIMARY KEY (destination_id=?)"), "{plan}");
+}
 
 #[test]
 fn hot_statements_use_their_indexes_at_every_size() {
