@@ -273,6 +273,7 @@ fn only_charts_are_put_into_a_page_as_they_are() {
         " others|safe ",
         " others|safe ",
         " picture.svg|safe ",
+        " self.chart()|safe ",
         " shown.svg()|safe ",
         " table.spark(row)|safe ",
         " tried.picture().inline()|safe ",

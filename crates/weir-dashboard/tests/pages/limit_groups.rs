@@ -87,7 +87,7 @@ async fn the_history_of_a_group_has_a_chart_and_the_limits_in_force() {
     let history = json!({
         "data": [{"arrivals": 9, "sends": 7, "delivered": 6, "failed": 1}],
         "limit_changes": [
-            {"at": "2025-11-20T07:30:00.000Z", "rate_limits": [{"limit": 100, "period": "second"}]},
+            {"at": "2025-11-20T07:30:00.000Z", "rate_limits": [{"limit": 100, "period": "second", "burst": 1, "margin_ms": 0}]},
             {"at": "2025-11-21T07:30:30.000Z", "rate_limits": []},
         ],
     });
