@@ -76,7 +76,7 @@ async fn what_is_accepted_says_what_it_waits_for() {
     hold(&server, &id, server.clock.now()).await;
     let expected = json!({
         "reason": "hold", "until": "2026-11-21T07:31:00.000Z", "detail": "the destination answered 429 with retry-after: 60",
-        "by": null, "ahead": null,
+        "by": null, "since": null, "ahead": null,
     });
     for path in [retry.clone(), format!("/v1/destinations/{id}/test")] {
         let accepted = server.post(&path, "").await.expect(StatusCode::ACCEPTED);

@@ -201,7 +201,7 @@ async fn an_override_and_a_hold_of_a_limit_group_end_by_themselves() {
     begin("hold", json!({})).await;
     server.clock.advance(Duration::from_secs(3));
     let overview = server.overview_of(&group).await;
-    assert_eq!((&overview["data"][0]["reason"], &overview["data"][0]["share_per_s"]), (&json!("group"), &json!(0.0)));
+    assert_eq!((&overview["data"][0]["reason"], &overview["data"][0]["share_per_s"]), (&json!("held"), &json!(0.0)));
 
     server.clock.advance(minute);
     let after = server.get(&path).await.expect(StatusCode::OK);

@@ -37,7 +37,7 @@ async fn a_preview_shows_the_drain_with_the_proposed_limits_and_with_the_current
         shown,
         json!({
             "effective_per_s": 0.998, "binding": {"limit": 60, "period": "minute"}, "drain_eta_s": 99.165, "drains": true,
-            "margins_cost_per_s": 0.0, "min_interval_costs_per_s": 0.0, "would_expire": false, "first_expiry_at": null,
+            "margins_cost_per_s": 0.0, "min_interval_costs_per_s": 0.0, "would_expire": false, "first_expiry_at": null, "key_limits": null,
             "fault": null,
             "now": {
                 "effective_per_s": 9.901, "binding": {"limit": 10, "period": "second"}, "drain_eta_s": 9.999,
