@@ -132,7 +132,8 @@ fn event_type() -> Value {
 
 fn group_history() -> Value {
     let bucket = json!({"at": AT, "sends": 0, "delivered": 0, "failed": 0, "arrivals": 0});
-    json!({"step": "1m", "from": AT, "to": "2025-11-21T07:31:00.000Z", "data": [bucket], "limit_changes": []})
+    let change = json!({"at": AT, "rate_limits": [limit()], "min_interval_ms": null});
+    json!({"step": "1m", "from": AT, "to": "2025-11-21T07:31:00.000Z", "data": [bucket], "limit_changes": [change]})
 }
 
 fn active_alerts() -> Value {

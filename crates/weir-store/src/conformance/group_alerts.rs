@@ -67,7 +67,7 @@ pub async fn a_group_holds_back_those_that_could_send_more_without_it(subject: S
             backlogs.drains_in((condition, destination, None), LATER).map(|drains| drains.as_secs())
         })
         .collect();
-    // The second takes its own 1/s of the 10/s, and leaves 9/s. Slots take a little longer.
+    // The second takes its own 1/s of the 10/s, and leaves 9/s.
     assert_eq!(drains, [Some(10), Some(20), Some(10)]);
     let speaks: Vec<_> = found.iter().map(|destination| backlogs.speaks_for(destination)).collect();
     assert_eq!(speaks, [true, false, false]);
