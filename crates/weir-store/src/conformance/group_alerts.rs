@@ -14,9 +14,9 @@ use crate::{Condition, CostWatch, GroupBacklog, GroupBacklogs, GroupChange, Grou
 const LATER: Timestamp = Timestamp::from_secs(1_800_000_600);
 
 impl Subject {
-    /// Group 1 of the tenant with 10/s. Destination 1 has no limits, 2 has 1/s, and 3 is in no group. Each has a backlog.
+    /// A group of the tenant with 10/s, whose id is not that of a destination. Destination 1 has no limits, 2 has 1/s, and 3 is in no group. Each has a backlog.
     async fn grouped(&self, temporary: Temporary) -> Arc<LimitGroup> {
-        let made = LimitGroup { tenant: Some(TENANT.to_owned()), temporary, ..group(1) };
+        let made = LimitGroup { tenant: Some(TENANT.to_owned()), temporary, ..group(9) };
         let made = self.store.set_limit_group(None, made, activity().into()).await.expect("set");
         let GroupChange::Made(made) = made else { panic!("{made:?}") };
         for (number, limits, of) in
@@ -125,7 +125,8 @@ pub async fn alerts_of_groups_are_recorded_beside_those_of_destinations(mut subj
     subject.reopen().await;
     assert_eq!(subject.store.group_alerts().await.expect("read"), [(group.id, 2, record)]);
     let conditions = subject.store.conditions(&TenantScope::All).await.expect("conditions");
-    assert!(conditions.iter().all(|condition| condition.version == 0) && conditions.len() == 3);
+    let versions: Vec<_> = conditions.iter().map(|condition| condition.version).collect();
+    assert_eq!(versions, [0; 3], "of the destinations");
     for number in 1..=2 {
         subject.delete(number).await;
     }
