@@ -1121,13 +1121,23 @@ export interface components {
             tenant: string;
             type: string;
         };
-        /** @description Something that is wrong with a destination now. */
+        /** @description Something that is wrong with a destination or a limit group now. */
         ActiveAlert: {
             /** @description As the `data` of such an event, with the figures of now. */
             data: Record<string, never>;
-            /** @example dst_01h2xcejqtf2nbrexx3vqjhp41 */
-            destination_id: string;
-            destination_name: string;
+            /**
+             * @description Null for an alert about a limit group, and so is its name.
+             * @example dst_01h2xcejqtf2nbrexx3vqjhp41
+             */
+            destination_id: string | null;
+            destination_name: string | null;
+            /**
+             * @description Null for an alert about a destination, and so is its name.
+             * @example lgr_01h2xcejqtf2nbrexx3vqjhp41
+             */
+            limit_group_id: string | null;
+            limit_group_name: string | null;
+            /** @description `*`: the members of the group may be of any tenant. */
             tenant: string;
             /**
              * @description The type of the event that says so.
@@ -1144,7 +1154,7 @@ export interface components {
         ActiveAlerts: {
             /** Format: date-time */
             as_of: string;
-            /** @description The number of destinations with alerts of each type, in all tenants of the filter. */
+            /** @description The number of destinations or limit groups with alerts of each type, in all tenants of the filter. */
             counts: {
                 [key: string]: number;
             };
@@ -1489,6 +1499,11 @@ export interface components {
              */
             arrivals_per_s: number;
             /**
+             * @description What bounds this limit key, as in the list of keys. Absent if nothing waits or nothing bounds it.
+             * @example key
+             */
+            binding?: string;
+            /**
              * Format: double
              * @description The rate that the limits, their margins and the minimum interval allow; null if unlimited.
              */
@@ -1513,6 +1528,17 @@ export interface components {
              *     growing share after the breaker has closed; null if there is no limit and no recent answer.
              */
             effective_per_s: number | null;
+            /**
+             * @description Of a limit key: more than 20,000 deliveries of it or of all keys wait, so the numbers may be too low or the rate may
+             *     be shared with more keys.
+             */
+            is_partial?: boolean;
+            /**
+             * @description The limit key that was asked for. Then `oldest_age_s` is of what waits, the rates are those of the last minute,
+             *     `effective_per_s` is the `share_per_s` of the list of keys, and `drain_eta_s` is without new events.
+             * @example cus_1
+             */
+            limit_key?: string;
             /**
              * Format: double
              * @description The age of the oldest of these deliveries; null if there is none.
@@ -1579,13 +1605,14 @@ export interface components {
         BatchRequest: {
             events: components["schemas"]["EventRequest"][];
         };
-        /** @description What bounds a rate: a limit, the minimum interval, `max_in_flight`, or the adaptive pace. */
+        /** @description What bounds a rate: a limit, the minimum interval, `max_in_flight`, the adaptive pace, the limit group, or limit keys. */
         Binding: components["schemas"]["BindingLimit"] | components["schemas"]["OtherBinding"];
         /** @description The limit that bounds a rate. */
         BindingLimit: {
             /** Format: int32 */
             limit: number;
             period: components["schemas"]["Period"];
+            unit?: components["schemas"]["LimitUnit"];
         };
         /** @description What the body of a request is. It shows only what its format has, so a PATCH can send it back. */
         Body: {
@@ -2440,7 +2467,7 @@ export interface components {
             /**
              * Format: int32
              * @description How much of each limit with the unit `cost` a send of the event takes. Refused if it is above such a limit of a
-             *     destination that takes the event.
+             *     destination that takes the event, or of its limit group.
              * @default 1
              */
             cost?: number | null;
@@ -2997,6 +3024,8 @@ export interface components {
             backlog: number;
             /** Format: double */
             drain_eta_s: number | null;
+            /** @description Whether its backlog gets empty at the rate of arrivals; null if unknown. */
+            drains: boolean | null;
             /** @example dst_01h2xcejqtf2nbrexx3vqjhp41 */
             id: string;
             name: string;
@@ -3153,8 +3182,9 @@ export interface components {
              */
             achieved_per_s: number;
             /**
-             * @description What bounds it: `paused`, `key` (its own limits) or `destination` (the limits that all keys share). Null if nothing
-             *     waits or nothing bounds it.
+             * @description What bounds it: `paused`, `key` (its own limits) or `destination` (the limits that all keys share); or that nothing is
+             *     sent to the destination: `destination_paused`, `destination_held` or `destination_breaker` (not closed). Null if
+             *     nothing waits or nothing bounds it.
              * @example key
              */
             binding: string | null;
@@ -3190,7 +3220,8 @@ export interface components {
             /**
              * Format: double
              * @description What it may send now: no more than its limits allow, and of the rate of the destination its part beside the other
-             *     keys that wait. Null if nothing bounds it or nothing waits; 0 while it is paused.
+             *     keys that wait. Null if nothing bounds it or nothing waits; 0 while it is paused, and while the destination is paused
+             *     or held or its breaker is not closed.
              */
             share_per_s: number | null;
             /** Format: int64 */
@@ -3385,10 +3416,10 @@ export interface components {
         };
         /**
          * @description `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
-         *     adaptive pace. `group`: its share of its limit group.
+         *     adaptive pace. `group`: its share of its limit group. `key`: the own limits of the limit keys that wait, together.
          * @enum {string}
          */
-        OtherBinding: "max_in_flight" | "min_interval" | "adaptive" | "group";
+        OtherBinding: "max_in_flight" | "min_interval" | "adaptive" | "group" | "key";
         /** @description A destination whose limits are overridden. */
         OverriddenDestination: components["schemas"]["Destination"] & {
             replaced: components["schemas"]["Override"] | null;
@@ -3554,7 +3585,8 @@ export interface components {
             /**
              * @description Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
              *     the limit, it is held, deliveries wait for
-             *     earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, or its limit. Or Weir itself does not send, or not
+             *     earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
+             *     they are paused), or its limit. Or Weir itself does not send, or not
              *     as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
              *     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
              *     only for its retry.
@@ -3629,6 +3661,11 @@ export interface components {
              * @example null
              */
             fault: string | null;
+            /**
+             * @description Of a destination with limits for single limit keys: what these allow what waits, and when an edit of `key_limits` acts,
+             *     in words. Both forecasts keep them as they are. Null for others.
+             */
+            key_limits: string | null;
             now: components["schemas"]["Forecast"];
         };
         /** @description The settings to preview. An absent one keeps its current value. */
@@ -4530,6 +4567,11 @@ export interface components {
              * @description The range that was played. It begins later than asked for if `truncated`.
              */
             from: string;
+            /**
+             * @description Whether the destination has limits for single limit keys: they were not played, so what waited for them really was
+             *     sent later than here.
+             */
+            ignores_key_limits: boolean;
             latency_ms: components["schemas"]["Latency"];
             /** @description The tried limits, the shortest period first. */
             rate_limits: components["schemas"]["SimulatedLimit"][];
@@ -4747,13 +4789,19 @@ export interface components {
             /** @description The reason in words, such as ``the destination answered 429 with retry-after: 120``. */
             detail: string | null;
             /**
-             * @description `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait, or people hold it; a release ends it.
+             * @description `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to
+             *     wait, or people hold the destination or its limit group; a release of the destination ends the first of these.
              *     `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
              *     `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
-             *     deliveries `ahead` of it, at the rate that the limits and the receiver allow.
+             *     deliveries `ahead` of it, at the rate that the limits and the receiver allow. `key`: until somebody resumes its limit key.
              * @example hold
              */
             reason: string;
+            /**
+             * Format: date-time
+             * @description Since when the destination is paused; null if it is not known.
+             */
+            since: string | null;
             /**
              * Format: date-time
              * @description When that ends; for `breaker` the next probe. Null for `pause` and `order`, while a probe is out, and for `turn` if
@@ -5135,6 +5183,11 @@ export interface operations {
     show_audit: {
         parameters: {
             query?: {
+                /**
+                 * @description Only the sends of this limit key, by the limits that it had itself. `""`: the events without a key. Only for
+                 *     destinations with `key_limits`.
+                 */
+                key?: components["schemas"]["LimitKey"];
                 /** @description At or after this instant (RFC 3339). */
                 from?: components["schemas"]["Time"];
                 /** @description Before this instant (RFC 3339). The range is empty if `to` is not after `from`. */
@@ -5152,7 +5205,13 @@ export interface operations {
     };
     show_backlog: {
         parameters: {
-            query?: never;
+            query?: {
+                /**
+                 * @description Only this limit key, with the figures that the list of keys has. `""`: the events without a key. Only for
+                 *     destinations with `key_limits`.
+                 */
+                key?: components["schemas"]["LimitKey"];
+            };
             header?: never;
             path: {
                 /** @description `dst_…` */

@@ -32,15 +32,23 @@ class AcceptedEvent(TypedDict):
 
 class ActiveAlert(TypedDict):
     """
-    Something that is wrong with a destination now.
+    Something that is wrong with a destination or a limit group now.
     """
 
     data: dict[str, Any]
     """As the `data` of such an event, with the figures of now."""
 
-    destination_id: str
-    destination_name: str
+    destination_id: str | None
+    """Null for an alert about a limit group, and so is its name."""
+
+    destination_name: str | None
+    limit_group_id: str | None
+    """Null for an alert about a destination, and so is its name."""
+
+    limit_group_name: str | None
     tenant: str
+    """`*`: the members of the group may be of any tenant."""
+
     type: str
     """The type of the event that says so."""
 
@@ -55,7 +63,7 @@ class ActiveAlerts(TypedDict):
 
     as_of: str
     counts: dict[str, int]
-    """The number of destinations with alerts of each type, in all tenants of the filter."""
+    """The number of destinations or limit groups with alerts of each type, in all tenants of the filter."""
 
     data: list[ActiveAlert]
     next_cursor: str | None
@@ -178,6 +186,9 @@ class Backlog(TypedDict):
     arrivals_per_s: float
     """The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began."""
 
+    binding: NotRequired[str]
+    """What bounds this limit key, as in the list of keys. Absent if nothing waits or nothing bounds it."""
+
     configured_per_s: float | None
     """The rate that the limits, their margins and the minimum interval allow; null if unlimited."""
 
@@ -199,6 +210,18 @@ class Backlog(TypedDict):
     The rate at which it can send now, as in a preview: the slots of the strictest limit, or what `max_in_flight`
     and the recent answer time allow. 0 while the destination is paused or held or its breaker is not closed, and a
     growing share after the breaker has closed; null if there is no limit and no recent answer.
+    """
+
+    is_partial: NotRequired[bool]
+    """
+    Of a limit key: more than 20,000 deliveries of it or of all keys wait, so the numbers may be too low or the rate may
+    be shared with more keys.
+    """
+
+    limit_key: NotRequired[str]
+    """
+    The limit key that was asked for. Then `oldest_age_s` is of what waits, the rates are those of the last minute,
+    `effective_per_s` is the `share_per_s` of the list of keys, and `drain_eta_s` is without new events.
     """
 
     oldest_age_s: float | None
@@ -652,6 +675,9 @@ class LimitGroupMember(TypedDict):
     achieved_per_s: float
     backlog: int
     drain_eta_s: float | None
+    drains: bool | None
+    """Whether its backlog gets empty at the rate of arrivals; null if unknown."""
+
     id: str
     name: str
     reason: str | None
@@ -772,10 +798,10 @@ class ObservedRate(TypedDict):
     """All of it in one sentence."""
 
 
-OtherBinding: TypeAlias = Literal['max_in_flight', 'min_interval', 'adaptive', 'group']
+OtherBinding: TypeAlias = Literal['max_in_flight', 'min_interval', 'adaptive', 'group', 'key']
 """
 `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
-adaptive pace. `group`: its share of its limit group.
+adaptive pace. `group`: its share of its limit group. `key`: the own limits of the limit keys that wait, together.
 """
 
 
@@ -1449,11 +1475,15 @@ class WaitsFor(TypedDict):
 
     reason: str
     """
-    `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait, or people hold it; a release ends it.
+    `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to
+    wait, or people hold the destination or its limit group; a release of the destination ends the first of these.
     `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
     `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
-    deliveries `ahead` of it, at the rate that the limits and the receiver allow.
+    deliveries `ahead` of it, at the rate that the limits and the receiver allow. `key`: until somebody resumes its limit key.
     """
+
+    since: str | None
+    """Since when the destination is paused; null if it is not known."""
 
     until: str | None
     """
@@ -1651,6 +1681,7 @@ class BindingLimit(TypedDict):
 
     limit: int
     period: Period
+    unit: NotRequired[LimitUnit]
 
 
 class Body(TypedDict):
@@ -1859,7 +1890,7 @@ class EventRequest(TypedDict):
     cost: NotRequired[int | None]
     """
     How much of each limit with the unit `cost` a send of the event takes. Refused if it is above such a limit of a
-    destination that takes the event.
+    destination that takes the event, or of its limit group.
     """
 
     data: Any
@@ -2354,6 +2385,7 @@ Simulation = TypedDict(
         'deliveries': int,
         'drained_at': str | None,
         'from': str,
+        'ignores_key_limits': bool,
         'latency_ms': Latency,
         'rate_limits': list[SimulatedLimit],
         'recorded_latency_ms': Latency,
@@ -2616,8 +2648,9 @@ class LimitKeyRow(TypedDict):
 
     binding: str | None
     """
-    What bounds it: `paused`, `key` (its own limits) or `destination` (the limits that all keys share). Null if nothing
-    waits or nothing bounds it.
+    What bounds it: `paused`, `key` (its own limits) or `destination` (the limits that all keys share); or that nothing is
+    sent to the destination: `destination_paused`, `destination_held` or `destination_breaker` (not closed). Null if
+    nothing waits or nothing bounds it.
     """
 
     configured_per_s: float | None
@@ -2643,7 +2676,8 @@ class LimitKeyRow(TypedDict):
     share_per_s: float | None
     """
     What it may send now: no more than its limits allow, and of the rate of the destination its part beside the other
-    keys that wait. Null if nothing bounds it or nothing waits; 0 while it is paused.
+    keys that wait. Null if nothing bounds it or nothing waits; 0 while it is paused, and while the destination is paused
+    or held or its breaker is not closed.
     """
 
     waiting: int
@@ -2705,6 +2739,12 @@ class Preview(Forecast):
     """
     Why Weir itself does not send, or not as fast as it may; null if it does. The backlog then drains by the recent
     rate, if that is lower than what the settings allow.
+    """
+
+    key_limits: str | None
+    """
+    Of a destination with limits for single limit keys: what these allow what waits, and when an edit of `key_limits` acts,
+    in words. Both forecasts keep them as they are. Null for others.
     """
 
     now: Forecast
@@ -2987,7 +3027,8 @@ class OverviewRow(TypedDict):
     """
     Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     the limit, it is held, deliveries wait for
-    earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, or its limit. Or Weir itself does not send, or not
+    earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
+    they are paused), or its limit. Or Weir itself does not send, or not
     as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
     only for its retry.

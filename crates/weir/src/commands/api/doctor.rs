@@ -9,8 +9,6 @@ mod groups;
 
 use serde::Serialize;
 
-pub(super) use self::groups::held_back;
-
 use self::{
     evidence::Evidence,
     findings::{Finding, Severity, findings},

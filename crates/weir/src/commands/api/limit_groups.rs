@@ -29,6 +29,26 @@ use crate::{
 
 pub(super) const LIST: [&str; 2] = ["v1", "limit-groups"];
 
+/// A group that uses at least this share of its limit sends as fast as it may: rates are averages.
+const FULL_USE: f64 = 0.9;
+
+/// Why a group holds its members back now. `None`: it does not.
+pub(super) fn held_back(row: &LimitGroupRow) -> Option<String> {
+    let used = row.utilisation.is_some_and(|used| used >= FULL_USE);
+    let group = &row.limit_group;
+    let until = match (&group.hold, row.drains, row.drain_eta_s) {
+        _ if row.backlog == 0 => return None,
+        (Some(hold), ..) => format!("held until {}: {}", hold.until, clean(&hold.reason)),
+        (None, Some(false), _) => "more arrives than it may send".to_owned(),
+        _ if !used => return None,
+        (None, _, Some(eta)) => format!("drained in {}", span_s(eta.ceil())),
+        (None, ..) => "nobody knows when it drains".to_owned(),
+    };
+    let waits = count(row.backlog, "delivery waits", "deliveries wait");
+    let members = count(row.members, "member", "members");
+    Some(format!("{} ({waits} at {members}, {until})", clean(&group.name)))
+}
+
 /// Ends with [`Exit::Failure`] if an audit finds that a limit was exceeded.
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<Exit> {
     let done = match command {

@@ -3,7 +3,12 @@
 use weir_api_types::{Backend, InstallationStatus, LimitGroupRow, Overview, Process, QueueDepths};
 use weir_core::Timestamp;
 
-use super::{Call, client::Fields, doctor::held_back, limit_groups, overview, settings};
+use super::{
+    Call,
+    client::Fields,
+    limit_groups::{self, held_back},
+    overview, settings,
+};
 use crate::commands::output::{
     Screen,
     table::{Cell, Column, Table},

@@ -3,27 +3,7 @@
 use weir_api_types::LimitGroupRow;
 
 use super::findings::{Finding, Severity::Note, finding, listed};
-use crate::commands::output::texts::{clean, count, span_s};
-
-/// A group that uses at least this share of its limit sends as fast as it may: rates are averages.
-const FULL_USE: f64 = 0.9;
-
-/// Why a group holds its members back now. `None`: it does not.
-pub(in crate::commands::api) fn held_back(row: &LimitGroupRow) -> Option<String> {
-    let used = row.utilisation.is_some_and(|used| used >= FULL_USE);
-    let group = &row.limit_group;
-    let until = match (&group.hold, row.drains, row.drain_eta_s) {
-        _ if row.backlog == 0 => return None,
-        (Some(hold), ..) => format!("held until {}: {}", hold.until, clean(&hold.reason)),
-        (None, Some(false), _) => "more arrives than it may send".to_owned(),
-        _ if !used => return None,
-        (None, _, Some(eta)) => format!("drained in {}", span_s(eta.ceil())),
-        (None, ..) => "nobody knows when it drains".to_owned(),
-    };
-    let waits = count(row.backlog, "delivery waits", "deliveries wait");
-    let members = count(row.members, "member", "members");
-    Some(format!("{} ({waits} at {members}, {until})", clean(&group.name)))
-}
+use crate::commands::{api::limit_groups::held_back, output::texts::clean};
 
 pub(super) fn groups(found: &mut Vec<Finding>, rows: &[LimitGroupRow]) {
     let held: Vec<_> = rows.iter().filter_map(|row| Some((row, held_back(row)?))).collect();
