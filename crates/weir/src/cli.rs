@@ -275,6 +275,23 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Such an argument would be read as the other one, and reading it would panic.
+    #[test]
+    fn no_argument_has_the_name_of_a_flag_that_every_command_has() {
+        fn check(command: &clap::Command, mut globals: Vec<clap::Id>) {
+            let arguments = command.get_arguments();
+            globals.extend(
+                arguments.filter(|argument| argument.is_global_set()).map(|argument| argument.get_id().clone()),
+            );
+            for below in command.get_subcommands() {
+                let same = below.get_arguments().find(|argument| globals.contains(argument.get_id()));
+                assert!(same.is_none(), "{}: {same:?}", below.get_name());
+                check(below, globals.clone());
+            }
+        }
+        check(&Cli::command(), Vec::new());
+    }
+
     #[test]
     fn an_audit_needs_an_http_url() {
         assert!(Cli::try_parse_from(["weir", "audit", "--url", "ftp://x"]).is_err());

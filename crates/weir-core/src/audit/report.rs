@@ -66,7 +66,7 @@ pub struct LimitAudit {
     /// How many further sends exceeded a bound if the sends of unknown outcome started at their latest instant.
     pub possible_violations: u64,
     /// Sends ÷ the sends that the limit allowed in the same time; see
-    /// [`utilisation::utilisation`](super::usage::utilisation).
+    /// [`utilisation::utilisation`](super::utilisation::utilisation).
     pub utilisation: Option<f64>,
 }
 

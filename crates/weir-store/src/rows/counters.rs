@@ -10,7 +10,7 @@ use crate::StateCounts;
 pub(crate) const STATE_COLUMNS: &str =
     "pending, delivering, retrying, delivered, failed, dead, cancelled, superseded, expired";
 
-/// The sums of [`STATE_COLUMNS`], in statements as `summed_states`. On PostgreSQL the sum of `bigint` is of another type.
+/// The sums of `STATE_COLUMNS`, in statements as `summed_states`. On PostgreSQL the sum of `bigint` is of another type.
 pub(crate) const SUMMED_STATES: &str = "CAST(coalesce(sum(pending), 0) AS bigint),
         CAST(coalesce(sum(delivering), 0) AS bigint),
         CAST(coalesce(sum(retrying), 0) AS bigint),
@@ -21,7 +21,7 @@ pub(crate) const SUMMED_STATES: &str = "CAST(coalesce(sum(pending), 0) AS bigint
         CAST(coalesce(sum(superseded), 0) AS bigint),
         CAST(coalesce(sum(expired), 0) AS bigint)";
 
-/// Adds the inserted [`STATE_COLUMNS`] to those of the stored row `t`, in statements as `added_states`.
+/// Adds the inserted `STATE_COLUMNS` to those of the stored row `t`, in statements as `added_states`.
 pub(crate) const ADDED_STATES: &str = "pending = t.pending + excluded.pending,
         delivering = t.delivering + excluded.delivering,
         retrying = t.retrying + excluded.retrying, delivered = t.delivered + excluded.delivered,
@@ -58,7 +58,7 @@ macro_rules! all_waiting {
     };
 }
 
-/// From a destination and its [`STATE_COLUMNS`].
+/// From a destination and its `STATE_COLUMNS`.
 pub fn state_counts<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, StateCounts), E> {
     let mut counts = StateCounts::default();
     for (index, state) in DeliveryState::ALL.into_iter().enumerate() {

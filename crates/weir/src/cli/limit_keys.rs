@@ -29,7 +29,7 @@ pub(crate) enum LimitKeyCommand {
         destination: String,
         /// `""` is the key of events without one
         #[arg(value_name = "KEY")]
-        key: String,
+        limit_key: String,
     },
     /// Send nothing of these keys; their events wait. `""` is the key of events without one
     Pause(OneWithKeys),

@@ -33,11 +33,11 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let text = table().with(data.into_iter().map(row)).render(call.screen);
             output::print(&if is_partial { format!("{text}\n{PARTIAL}") } else { text })
         }
-        Command::Show { destination, key } => {
+        Command::Show { destination, limit_key } => {
             let id = call.client.destination_id(&destination).await?;
-            let query = fields(&json!({ "key": key }))?;
+            let query = fields(&json!({ "key": limit_key }))?;
             let answer = call.client.get(&["v1", "destinations", &id, "backlog"], &query).await?;
-            call.print(&answer, |backlog: Backlog| settings::render(&shown(&key, &backlog), call.screen))
+            call.print(&answer, |backlog: Backlog| settings::render(&shown(&limit_key, &backlog), call.screen))
         }
         Command::Pause(several) => set_paused(call, &several.destination, &several.keys, true).await,
         Command::Resume(several) => set_paused(call, &several.destination, &several.keys, false).await,
