@@ -31,7 +31,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     for keys in KEYS {
         let keys = if rig.brief { keys.min(1_000) } else { keys };
         let repeats = cost(rig, keys).await.with_context(|| format!("{keys} keys"))?;
-        figures.extend(figures_of(rig, keys, "keys", &repeats));
+        figures.extend(figures_of(rig, keys, if keys == 1 { "key" } else { "keys" }, &repeats));
         medians.extend(median_all(&repeats).map(|cost| (keys, cost)));
     }
     figures.extend(compared("many_against_one", "10,000 keys against one", &medians, [10_000, 1]));
