@@ -91,6 +91,8 @@ async fn what_is_accepted_says_what_it_waits_for() {
     let accepted = server.post(&retry, "").await.expect(StatusCode::ACCEPTED);
     assert_eq!(
         accepted["waits_for"],
-        json!({"reason": "pause", "until": null, "detail": null, "by": null, "ahead": null})
+        json!({
+            "reason": "pause", "until": null, "detail": null, "by": null, "since": "2026-11-21T07:30:00.000Z", "ahead": null,
+        })
     );
 }
