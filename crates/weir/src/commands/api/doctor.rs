@@ -4,6 +4,7 @@
 //! receiver that cannot take what it should.
 
 mod evidence;
+mod finding;
 mod findings;
 mod groups;
 
@@ -11,7 +12,8 @@ use serde::Serialize;
 
 use self::{
     evidence::Evidence,
-    findings::{Finding, Severity, findings},
+    finding::{Finding, Severity},
+    findings::findings,
 };
 use super::Call;
 use crate::{

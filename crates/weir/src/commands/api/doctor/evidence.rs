@@ -11,7 +11,7 @@ use super::super::{
     client::{Fields, Unreachable},
     fields, limit_groups, overview, status,
 };
-use super::findings::NAMED;
+use super::finding::NAMED;
 use crate::{clock::SystemClock, commands::output::texts::count, exit::Misuse};
 
 /// Destinations that are looked at, those in trouble first.

@@ -2,46 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
 use weir_api_types::{ActiveAlert, Backend, InstallationStatus, OverviewRow, Process};
 use weir_core::stall::Fault;
 
 use super::{
     super::overview::title,
     evidence::{Evidence, is_behind_a_pause},
+    finding::{
+        Finding,
+        Severity::{Note, Problem},
+        finding, listed,
+    },
     groups::groups,
 };
 use crate::commands::output::texts::{count, span_s};
-
-/// How serious a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Severity {
-    /// It keeps Weir from its work.
-    Problem,
-    Note,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    pub(super) severity: Severity,
-    /// `store`, `queue`, `clock`, `processes`, `versions`, `lag`, `backlog`, `receivers`, `limits`, `disk` or `server`.
-    pub(super) subject: &'static str,
-    /// What is wrong, and why.
-    pub(super) found: String,
-    pub(super) next_step: String,
-}
-
-pub(super) fn finding(
-    severity: Severity,
-    subject: &'static str,
-    found: impl Into<String>,
-    next_step: impl Into<String>,
-) -> Finding {
-    Finding { severity, subject, found: found.into(), next_step: next_step.into() }
-}
-
-use Severity::{Note, Problem};
 
 /// Longer answers keep limits from being used in full, as `/readyz` says.
 const SLOW_STORE_MS: f64 = 60.0;
@@ -55,8 +29,6 @@ const CLOCK_PROBLEM_S: f64 = 30.0;
 const DISK_PROBLEM: u64 = 512 << 20;
 const DISK_NOTE: u64 = 5 << 30;
 const LARGE_WAL_BYTES: f64 = (1_u64 << 30) as f64;
-/// Examples in one finding.
-pub(super) const NAMED: usize = 3;
 
 /// The findings, problems first.
 pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
@@ -342,18 +314,8 @@ fn refusing(found: &mut Vec<Finding>, alerts: &[ActiveAlert]) {
     found.push(finding(Note, "limits", text, format!("{}: {reason}", name(first))));
 }
 
-/// `Acme, Bolt and 3 more`.
 fn named<'a>(rows: impl Iterator<Item = &'a OverviewRow>) -> String {
     listed(rows.map(|row| title(&row.destination)))
-}
-
-pub(super) fn listed<'a>(titles: impl Iterator<Item = &'a str>) -> String {
-    let titles: Vec<_> = titles.collect();
-    let first = titles.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    match titles.len() {
-        many if many > NAMED => format!("{first} and {} more", many - NAMED),
-        _ => first,
-    }
 }
 
 #[cfg(test)]
@@ -363,7 +325,10 @@ mod tests {
     use serde_json::{Value, json};
     use weir_core::Timestamp;
 
-    use super::{super::super::overview::tests::overview_row, *};
+    use super::{
+        super::{super::overview::tests::overview_row, finding::Severity},
+        *,
+    };
 
     fn status(changes: &Value) -> InstallationStatus {
         let mut status = json!({

@@ -2,7 +2,7 @@
 
 use weir_api_types::LimitGroupRow;
 
-use super::findings::{Finding, Severity::Note, finding, listed};
+use super::finding::{Finding, Severity::Note, finding, listed};
 use crate::commands::{api::limit_groups::held_back, output::texts::clean};
 
 pub(super) fn groups(found: &mut Vec<Finding>, rows: &[LimitGroupRow]) {
