@@ -34,7 +34,8 @@ const LEFT_OUT: [(&str, &str, &str); 3] = [
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 35] = [
+const BEYOND_A_SCHEMA: [&str; 36] = [
+    "is a group of the tenant `",
     "needs a destination with limit keys",
     "cannot be combined with `key_limits` yet",
     "must be given: a JSON pointer into `data`",
