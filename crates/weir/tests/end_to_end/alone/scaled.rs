@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
 use crate::support::{
-    self, Answer, App, Fleet, Machine, Receiver, assert_cap,
+    self, Answer, App, Fleet, Machine, Receiver, assert_cap, assert_cap_with,
     cases::{self, destination, limit},
     eventually, now,
 };
@@ -104,6 +104,9 @@ async fn wall_clocks_that_are_ten_seconds_off_change_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_five_seconds() {
     const JOBS: usize = 1_000;
+    /// A thousand requests a second wait for the processor on their way, the first one of two longer than the second. The
+    /// audits judge the recorded starts without slack.
+    const LATE: Duration = Duration::from_millis(20);
     /// Requests to the API at one time.
     const AT_ONCE: usize = 20;
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
@@ -141,7 +144,7 @@ async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_
     assert_eq!(survivor.status("/readyz").await, 200);
     stream::iter(&ids).map(|id| api.assert_audit_clean(id)).buffered(AT_ONCE).for_each(async |()| ()).await;
     for path in &every_destination {
-        assert_cap(&receiver.arrivals(path), 1, SECOND);
+        assert_cap_with(LATE, &receiver.arrivals(path), 1, SECOND);
     }
 }
 
