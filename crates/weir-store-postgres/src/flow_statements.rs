@@ -7,7 +7,7 @@
 
 use weir_store::{sql, state_names::Names};
 
-/// `claims` are the outstanding claims of all flows of the statement, of which `of_flows` counts those of the flows.
+/// `claims`: where the outstanding claims are read. `of_flows`: the filter that counts only those of the flows asked for.
 const OF_DESTINATIONS: Names = &[
     ("flow", "destination_id"),
     ("with", ""),

@@ -149,7 +149,8 @@ impl GroupBacklogs {
         self.groups.values()
     }
 
-    /// The time until the backlog of a destination is sent, at its limit, its pace or what its group leaves it.
+    /// The time until the backlog of a destination is sent. The lowest of three rates counts: its limit, its adaptive pace,
+    /// and what its group leaves it.
     pub fn drains_in(&self, member: GroupMember<'_>, now: Timestamp) -> Option<Duration> {
         let (condition, destination, pace_per_s) = member;
         let Some(id) = destination.settings.limit_group else {
@@ -165,8 +166,8 @@ impl GroupBacklogs {
         self.costs.mean_of(id)
     }
 
-    /// Whether the alert about its group says what an alert about this destination would say. It does not if the
-    /// destination's tenant does not see the group.
+    /// Whether the alert about the destination's group replaces an alert about its own backlog. It does not if the tenant
+    /// of the destination does not see the group.
     pub fn speaks_for(&self, destination: &Destination) -> bool {
         let tells = |id| {
             let group = self.groups.get(&id)?;

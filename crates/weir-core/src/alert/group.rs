@@ -12,8 +12,8 @@ use crate::time::Timestamp;
 pub const BEHIND: &str = "weir.limit_group.behind";
 /// The type of the event that says that it no longer does.
 pub const CAUGHT_UP: &str = "weir.limit_group.caught_up";
-/// A group whose members get at least as many deliveries as they send never drains. This counts when the oldest delivery has
-/// waited for so long: a burst of some minutes is what a limit is for.
+/// A backlog never drains if at least as many deliveries arrive as are sent. An alert says so only when the oldest delivery
+/// has waited for this time, because limits are made to spread a burst over some minutes.
 pub const NEVER_DRAINS_AFTER: Duration = Duration::from_secs(300);
 
 /// The backlog of the members that a group holds back. The default is none.

@@ -16,7 +16,7 @@ use weir_core::access::Role;
 use super::destination::{
     limits::PreviewPart,
     limits_form::{ForecastText as _, Typed},
-    proof::{AuditText as _, JudgedText as _},
+    proof::{AuditText as _, IntervalText as _, JudgedText as _},
 };
 use crate::{
     client::{ApiPath, Call, append},

@@ -177,7 +177,7 @@ fn a_backlog_is_high_when_its_deliveries_expire_before_it_drains() {
     assert!(AlertState::default().alerts(&AlertPolicy::default(), &status_of(&waiting(599, 60)), NOW).is_empty());
 }
 
-/// A group of this tenant that is behind: 9 deliveries of two members, of which more come than go.
+/// A group of this tenant that is behind: two members have 9 waiting deliveries, and more arrive than are sent.
 fn behind(tenant: Option<&str>) -> GroupBacklog {
     let group = LimitGroup {
         id: LimitGroupId::from_bytes([9; 16]),
