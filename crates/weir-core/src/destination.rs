@@ -13,7 +13,7 @@ use crate::{
     filter::Filter,
     id::{DestinationId, LimitGroupId},
     limit::RateLimits,
-    limit_group::{Home, KeysOf, LimitGroup},
+    limit_group::{DEFAULT_WEIGHT, Home, KeysOf, LimitGroup},
     limit_key::{FlowLimits, KeyLimits, LimitKey, budget_of_keys},
     order::DeliveryOrder,
     pattern::EventPattern,
@@ -187,10 +187,15 @@ impl Destination {
         }
     }
 
-    /// The budget that it shares: that of its limit group or, where it has limit keys, that of the destination, which its
-    /// flows share.
+    /// The budget that its job shares: that of its limit group or, where it has limit keys, that of the destination, which
+    /// its flows share and which is a member of the limit group itself.
     pub fn shared_budget(&self) -> Option<LimitGroupId> {
         if self.keyed_at.is_some() { Some(budget_of_keys(self.id)) } else { self.settings.limit_group }
+    }
+
+    /// The limit group in which the budget of its limit keys is a member.
+    pub fn outer_group(&self) -> Option<LimitGroupId> {
+        self.settings.limit_group.filter(|_| self.keyed_at.is_some())
     }
 
     /// As the group of its limit keys. Keys have no breakers of their own, so while the destination's breaker is not closed,
@@ -212,12 +217,18 @@ impl Destination {
                 suspended: settings.paused,
                 held_until: self.held().0,
                 released_at: self.released_at,
+                member_of: settings.limit_group,
+                weight: settings.weight,
             }),
         }
     }
 
-    /// A deleted destination as the group of its limit keys: nothing is sent.
-    pub fn deleted_as_group(id: DestinationId, deleted_at: Timestamp) -> LimitGroup {
+    /// A deleted destination as the group of its limit keys: nothing is sent. `member_of`: its limit group.
+    pub fn deleted_as_group(
+        id: DestinationId,
+        deleted_at: Timestamp,
+        member_of: Option<LimitGroupId>,
+    ) -> LimitGroup {
         LimitGroup {
             id: budget_of_keys(id),
             tenant: None,
@@ -227,7 +238,14 @@ impl Destination {
             temporary: Temporary::default(),
             created_at: deleted_at,
             updated_at: deleted_at,
-            keys_of: Some(KeysOf { destination_id: id, suspended: true, held_until: None, released_at: None }),
+            keys_of: Some(KeysOf {
+                destination_id: id,
+                suspended: true,
+                held_until: None,
+                released_at: None,
+                member_of,
+                weight: DEFAULT_WEIGHT,
+            }),
         }
     }
 

@@ -44,6 +44,9 @@ pub struct KeysOf {
     /// The hold of the destination, and the last release of one.
     pub held_until: Option<Timestamp>,
     pub released_at: Option<Timestamp>,
+    /// The limit group of the destination, and its share there.
+    pub member_of: Option<LimitGroupId>,
+    pub weight: u16,
 }
 
 impl LimitGroup {
@@ -65,6 +68,11 @@ impl LimitGroup {
     /// The version of what is in force at `now`.
     pub fn version(&self, now: Timestamp) -> Timestamp {
         self.temporary.version(self.updated_at, now)
+    }
+
+    /// The limit group of a destination that is the group of its limit keys.
+    pub fn outer(&self) -> Option<LimitGroupId> {
+        self.keys_of.and_then(|of| of.member_of)
     }
 }
 

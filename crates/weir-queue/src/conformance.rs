@@ -242,7 +242,7 @@ impl Subject {
     ) -> Published {
         let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
         let publication =
-            Publication { lease, terms: Some(terms), recovered, group: None, pace: None, deliveries, next };
+            Publication { lease, terms: Some(terms), recovered, groups: Vec::new(), pace: None, deliveries, next };
         self.queue.publish(vec![publication]).await.expect("publish").remove(0)
     }
 

@@ -39,10 +39,11 @@ impl Edits {
     /// `before`: the destination before its deletion, if it is known.
     pub fn add_deleted(&mut self, destination_id: DestinationId, deleted_at: Timestamp, before: Option<&Destination>) {
         if before.is_none_or(|of| of.keyed_at.is_some()) {
-            self.budgets.push(Arc::new(Destination::deleted_as_group(destination_id, deleted_at)));
+            let member_of = before.and_then(|of| of.settings.limit_group);
+            self.budgets.push(Arc::new(Destination::deleted_as_group(destination_id, deleted_at, member_of)));
         }
-        let group = before.and_then(Destination::shared_budget);
-        self.terms.push(TermsChange { destination_id, terms: Terms { group, ..Terms::deleted(deleted_at) } });
+        let (group, outer) = before.map_or((None, None), |of| (of.shared_budget(), of.outer_group()));
+        self.terms.push(TermsChange { destination_id, terms: Terms { group, outer, ..Terms::deleted(deleted_at) } });
     }
 
     pub fn is_empty(&self) -> bool {

@@ -128,6 +128,9 @@ pub struct Terms {
     pub suspended: bool,
     /// The budget that the destination shares with others. Its terms come with runs and [`Schedule::edited_groups`].
     pub group: Option<LimitGroupId>,
+    /// The limit group of a destination with limit keys, in the terms of the budget that its keys share and in those of its
+    /// flows. Each slot is taken from it, too.
+    pub outer: Option<LimitGroupId>,
     /// The share of the group's slots, in relation to the weights of the other members that have a backlog.
     pub weight: u16,
     /// A pace finds itself below the limits. Without it the queue forgets the pace at once.
@@ -152,7 +155,7 @@ impl Terms {
     /// [flow](Destination::flow).
     pub fn of(destination: &Destination, now: Timestamp) -> Self {
         if destination.shared_budget() != destination.settings.limit_group {
-            return Self::of(&destination.flow(None), now);
+            return Self { outer: destination.outer_group(), ..Self::of(&destination.flow(None), now) };
         }
         let until = destination.temporary.override_at(now).map(|overridden| overridden.until);
         let version = destination.version(now);
@@ -164,6 +167,7 @@ impl Terms {
             max_in_flight: settings.max_in_flight,
             suspended: settings.paused || destination.breaker.state(now) == BreakerState::Open,
             group: settings.limit_group,
+            outer: None,
             weight: settings.weight,
             is_adaptive: settings.adaptive.is_some(),
             of_keys: false,
@@ -188,12 +192,19 @@ impl Terms {
             max_in_flight: effective.max_in_flight.unwrap_or(u32::MAX),
             suspended: group.keys_of.is_some_and(|of| of.suspended),
             group: Some(group.id),
+            outer: group.outer(),
+            weight: group.keys_of.map_or(DEFAULT_WEIGHT, |of| of.weight),
             of_keys: group.keys_of.is_some(),
             held_until,
             released_at,
             until: group.temporary.override_at(now).map(|overridden| overridden.until),
             ..Self::deleted(group.version(now))
         }
+    }
+
+    /// The group in whose shard the budgets are, if they are in that of a group.
+    pub fn home(&self) -> Option<LimitGroupId> {
+        self.outer.or(self.group)
     }
 
     /// Whether they are still in force.
@@ -212,6 +223,7 @@ impl Terms {
             max_in_flight: 0,
             suspended: true,
             group,
+            outer: None,
             weight,
             is_adaptive: false,
             of_keys: false,
@@ -263,6 +275,26 @@ pub struct Turn {
     pub is_known: bool,
     /// [`JobLease::known_since`] of the group.
     pub known_since: Timestamp,
+    /// Where the group is the budget of limit keys: the limit group of their destination.
+    pub outer: Option<OuterGroup>,
+}
+
+/// What the queue knows of the limit group of a destination with limit keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OuterGroup {
+    pub group: LimitGroupId,
+    /// As [`Turn::is_known`].
+    pub is_known: bool,
+    /// As [`Turn::known_since`].
+    pub known_since: Timestamp,
+}
+
+impl Turn {
+    /// The groups of the turn, the inner one first.
+    pub fn groups(&self) -> impl Iterator<Item = OuterGroup> + use<> {
+        let Self { group, is_known, known_since, outer, .. } = *self;
+        std::iter::once(OuterGroup { group, is_known, known_since }).chain(outer)
+    }
 }
 
 /// What a run has read of the group of its destination.
@@ -337,8 +369,9 @@ pub struct Publication {
     pub terms: Option<Terms>,
     /// The recovered cursors, when the lease has none.
     pub recovered: Option<Limiter>,
-    /// The group of the destination, if it has one.
-    pub group: Option<GroupRun>,
+    /// The budgets that the job shares: the group of the destination; or the budget of limit keys, and then the limit group
+    /// of their destination.
+    pub groups: Vec<GroupRun>,
     /// The pace after the run. `None` where the destination is not adaptive.
     pub pace: Option<Box<AdaptiveRate>>,
     pub deliveries: Vec<ClaimedDelivery>,
@@ -544,7 +577,7 @@ pub trait Schedule {
         0
     }
 
-    /// Takes note of the group of a destination, for calls that name only the destination.
+    /// Takes note of the limit group of a destination, or of a flow of it, for calls that name only this id.
     fn learn_group(&self, _id: DestinationId, _group: Option<LimitGroupId>) {}
 
     /// Removes the jobs and permits of destinations in shards that they have left: after the answer no permit of them

@@ -137,7 +137,7 @@ async fn run(queue: &RedisQueue, store: &Store, mut lease: JobLease) -> Publicat
         lease,
         terms: None,
         recovered: None,
-        group: None,
+        groups: Vec::new(),
         pace: None,
         deliveries: Vec::new(),
         next,
@@ -190,8 +190,8 @@ async fn run(queue: &RedisQueue, store: &Store, mut lease: JobLease) -> Publicat
     };
     let deliveries = (0..allowance.allow).map(of_group).collect();
     let next = plan::next_run(allowance, false, None);
-    let group = Some(GroupRun { terms: store.groups[group].clone(), recovered: shared });
-    Publication { lease, terms: Some(terms), recovered, group, pace: None, deliveries, next }
+    let groups = vec![GroupRun { terms: store.groups[group].clone(), recovered: shared }];
+    Publication { lease, terms: Some(terms), recovered, groups, pace: None, deliveries, next }
 }
 
 /// A worker with open connections to destinations that answer at once.

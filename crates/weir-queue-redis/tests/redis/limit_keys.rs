@@ -65,7 +65,7 @@ async fn run(queue: &RedisQueue, keyed: &Destination, lease: JobLease, has_one: 
         }),
         lease,
         terms: Some(terms),
-        group: Some(GroupRun { terms: Arc::new(group), recovered }),
+        groups: vec![GroupRun { terms: Arc::new(group), recovered }],
         pace: None,
         deliveries: (0..count).map(one).collect(),
         next,

@@ -85,7 +85,7 @@ fn run(queue: &RedisQueue, lease: JobLease, recording: &Recording) -> Publicatio
         lease,
         terms: Some(Terms { is_adaptive: pace.is_some(), ..terms(limits) }),
         recovered,
-        group: None,
+        groups: Vec::new(),
         pace,
         deliveries,
         next: plan::next_run(allowance, false, None),

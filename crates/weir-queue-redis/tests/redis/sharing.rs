@@ -33,7 +33,7 @@ async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
             lease,
             terms: Some(terms(RateLimits::UNLIMITED)),
             recovered: None,
-            group: None,
+            groups: Vec::new(),
             pace: None,
             deliveries: Vec::new(),
             next: NextRun::Stop,

@@ -213,7 +213,7 @@ pub(crate) fn publication(queue: &RedisQueue, lease: JobLease, count: u8, next: 
     let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
     let to = lease.destination_id;
     let deliveries = (0..count).map(|number| delivery(queue, to, number, Duration::from_secs(30))).collect();
-    Publication { lease, terms: Some(terms), recovered, group: None, pace: None, deliveries, next }
+    Publication { lease, terms: Some(terms), recovered, groups: Vec::new(), pace: None, deliveries, next }
 }
 
 /// Wakes destination 1, runs its job once, and takes its permits.

@@ -122,7 +122,7 @@ impl Subject {
         };
         let recovered = turn.filter(|turn| !turn.is_known).map(|_| recovered.clone());
         let destination_id = group.keys_of.map_or(id, |of| of.destination_id);
-        let group = Some(GroupRun { terms: Arc::new(group.clone()), recovered });
+        let groups = vec![GroupRun { terms: Arc::new(group.clone()), recovered }];
         let delivery = |number: u32| {
             let mut delivery = self.delivery(number as u8, SOON * 4);
             (delivery.claim.destination_id, delivery.flow_id) = (destination_id, id);
@@ -130,7 +130,7 @@ impl Subject {
         };
         let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
         let deliveries = (0..count).map(delivery).collect();
-        let publication = Publication { lease, terms: Some(terms), recovered, group, pace: None, deliveries, next };
+        let publication = Publication { lease, terms: Some(terms), recovered, groups, pace: None, deliveries, next };
         match self.queue.publish(vec![publication]).await.expect("publish").remove(0) {
             Published::Done => count,
             answer => panic!("the publication should be good: {answer:?}"),
@@ -284,7 +284,7 @@ pub async fn a_run_that_has_read_old_terms_of_its_group_publishes_nothing(subjec
     let terms = Some(members.terms(&subject, destination(1)));
     let deliveries = vec![subject.delivery(1, SOON)];
     let publication =
-        Publication { lease, terms, recovered: None, group: Some(read), pace: None, deliveries, next: NextRun::Stop };
+        Publication { lease, terms, recovered: None, groups: vec![read], pace: None, deliveries, next: NextRun::Stop };
     let answer = subject.queue.publish(vec![publication]).await.expect("publish").remove(0);
     assert!(matches!(answer, Published::Stale(_)), "{answer:?}");
     assert_eq!(subject.claim().await.destination_id, destination(1));

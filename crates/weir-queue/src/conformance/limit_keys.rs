@@ -180,7 +180,7 @@ pub async fn an_edit_of_a_destination_runs_a_limit_key_that_waits_for_a_slot_of_
         terms: Some(keyed.terms(&subject, lease.destination_id)),
         lease,
         recovered: None,
-        group: None,
+        groups: Vec::new(),
         pace: None,
         deliveries: Vec::new(),
         next: weir_core::plan::NextRun::Paced,

@@ -48,7 +48,7 @@ impl Subject {
         let recovered = lease.cursors.is_none().then(|| Limiter::new(limits));
         let deliveries = (0..count).map(|number| self.delivery(number, SOON * 4)).collect();
         let (terms, pace) = (Some(self.adaptive_terms(limits)), Some(Box::new(pace)));
-        let publication = Publication { lease, terms, recovered, group: None, pace, deliveries, next };
+        let publication = Publication { lease, terms, recovered, groups: Vec::new(), pace, deliveries, next };
         self.queue.publish(vec![publication]).await.expect("publish").remove(0)
     }
 

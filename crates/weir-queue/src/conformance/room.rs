@@ -87,7 +87,7 @@ pub async fn a_permit_without_room_waits_for_the_end_of_an_attempt(subject: Subj
         lease,
         terms: Some(terms),
         recovered: None,
-        group: None,
+        groups: Vec::new(),
         pace: None,
         deliveries: vec![],
         next: NextRun::Now,

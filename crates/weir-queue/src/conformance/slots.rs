@@ -130,8 +130,15 @@ pub async fn unknown_cursors_continue_from_the_recovered_ones(subject: Subject) 
     let terms = subject.terms(&per_second(10));
     let recovered = Some(Limiter::recovered(&terms.limits, Some(last_start)));
     let deliveries = vec![subject.delivery(1, SOON)];
-    let publication =
-        Publication { lease, terms: Some(terms), recovered, group: None, pace: None, deliveries, next: NextRun::Stop };
+    let publication = Publication {
+        lease,
+        terms: Some(terms),
+        recovered,
+        groups: Vec::new(),
+        pace: None,
+        deliveries,
+        next: NextRun::Stop,
+    };
     subject.queue.publish(vec![publication]).await.expect("publish");
     let permit = subject.take(1).await.remove(0);
     subject.assert_starts(subject.slot(&permit).await.start, last_start + Duration::from_millis(101));

@@ -101,8 +101,15 @@ pub async fn a_minimum_interval_counts_after_a_recovered_send_and_after_a_hold(s
     let terms = subject.terms(&spaced(RateLimits::UNLIMITED, 200));
     let recovered = Some(Limiter::recovered(&terms.limits, Some(last_send)));
     let deliveries = (0..3).map(|number| subject.delivery(number, SOON)).collect();
-    let publication =
-        Publication { lease, terms: Some(terms), recovered, group: None, pace: None, deliveries, next: NextRun::Stop };
+    let publication = Publication {
+        lease,
+        terms: Some(terms),
+        recovered,
+        groups: Vec::new(),
+        pace: None,
+        deliveries,
+        next: NextRun::Stop,
+    };
     subject.queue.publish(vec![publication]).await.expect("publish");
     let permits = subject.take(3).await;
     let first = subject.slot(&permits[0]).await;
@@ -222,8 +229,15 @@ pub async fn a_window_continues_from_what_is_recorded(subject: Subject) {
     limiter.recall(ring);
     let recovered = Some(limiter);
     let deliveries = (0..2).map(|number| subject.delivery(number, SOON)).collect();
-    let publication =
-        Publication { lease, terms: Some(terms), recovered, group: None, pace: None, deliveries, next: NextRun::Stop };
+    let publication = Publication {
+        lease,
+        terms: Some(terms),
+        recovered,
+        groups: Vec::new(),
+        pace: None,
+        deliveries,
+        next: NextRun::Stop,
+    };
     subject.queue.publish(vec![publication]).await.expect("publish");
     let permits = subject.take(2).await;
     granted(subject.ask_for_slot(&permits[0]).await);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use weir_core::{
-    DestinationId, IdMap, LimitGroup, Timestamp,
+    DestinationId, IdMap, LimitGroup, LimitGroupId, Timestamp,
     breaker::Breaker,
     plan::{self, Binding, CADENCE, MOST_AHEAD, Observed},
     stall::Progress,
@@ -60,6 +60,12 @@ pub(super) struct Group {
     waits_for_room: Option<Timestamp>,
     /// Its entry in the schedule.
     pub(super) due: Option<Timestamp>,
+    /// The place of a budget of limit keys in the turn queue of their destination's limit group, while it waits there.
+    pub(super) waits_in: Option<(LimitGroupId, Tag)>,
+    /// Where its next turn there begins.
+    pub(super) tag: Tag,
+    /// When it had its last turn there.
+    pub(super) had_turn: Timestamp,
 }
 
 impl Group {
@@ -108,6 +114,21 @@ impl Group {
         self.held.is_held(now)
     }
 
+    /// The limit group in which the budget of limit keys is a member.
+    pub(super) fn outer(&self) -> Option<LimitGroupId> {
+        self.terms.as_ref()?.outer
+    }
+
+    /// The group in whose turn queue its members' turns begin: while its own runs need recover nothing.
+    pub(super) fn takes_turns_in(&self, now: Timestamp) -> Option<LimitGroupId> {
+        self.outer().filter(|_| self.is_known(now) && !self.is_suspended())
+    }
+
+    /// Its share in its outer group.
+    pub(super) fn weight(&self) -> u16 {
+        self.terms.as_ref().map_or(1, |terms| terms.weight)
+    }
+
     /// Holds the budget of limit keys, also one whose terms are not known yet.
     pub(super) fn hold(&mut self, hold: Hold) {
         self.held.hold(hold, self.budget.cursors.as_mut());
@@ -118,8 +139,10 @@ impl Group {
         self.held.answered(sent_at, self.terms.as_ref().map_or(UNLIMITED, |terms| terms.max_in_flight));
     }
 
-    pub(super) fn progress(&self, now: Timestamp) -> Progress {
-        Progress { lowered_maximum: self.held.slow_start(), ..self.budget.progress(now, self.held.until()) }
+    /// `of_outer`: the next start by the outer group.
+    pub(super) fn progress(&self, now: Timestamp, of_outer: Option<Timestamp>) -> Progress {
+        let earliest = of_outer.map_or(self.held.until(), |start| start.max(self.held.until()));
+        Progress { lowered_maximum: self.held.slow_start(), ..self.budget.progress(now, earliest) }
     }
 
     /// Whether the group lets a member with these terms send. Three conditions: the queue knows the terms and the cursors of
@@ -174,8 +197,9 @@ impl Group {
         self.budget.start_after(self.budget.queued() + self.turns.len() as u32, now)
     }
 
-    /// A run of the group: the members whose turn has come, at most `max`, and how many permits each may publish.
-    pub(super) fn take_turns(&mut self, now: Timestamp, max: usize) -> Vec<(DestinationId, u32)> {
+    /// A run of the group: the members whose turn has come, at most `max`, and how many permits each may publish. `most`: how
+    /// many permits its outer group gives it, if it has one; none only while that one is not known.
+    pub(super) fn take_turns(&mut self, now: Timestamp, most: Option<u32>, max: usize) -> Vec<(DestinationId, u32)> {
         self.budget.drop_expired(now);
         self.drop_absent_callers(now);
         self.waits_for_room = None;
@@ -188,6 +212,9 @@ impl Group {
         };
         if self.is_suspended() {
             return self.take_turns_of_suspension(max);
+        }
+        if most == Some(0) {
+            return self.take_turn_of_recovery();
         }
         let observed = Observed {
             now,
@@ -217,7 +244,12 @@ impl Group {
             Binding::Batch => self.floor = now,
             Binding::Slots | Binding::Suspended | Binding::Until(_) => {}
         }
-        let taken = self.divide(allowance.allow, max);
+        let allow = most.map_or(allowance.allow, |most| most.min(allowance.allow));
+        if most.is_some() && allow > 0 {
+            // The outer group decides when its next turn is.
+            self.floor = now;
+        }
+        let taken = self.divide(allow, max);
         for &(id, permits) in &taken {
             self.promise(id, permits);
         }
@@ -280,9 +312,10 @@ impl Group {
         first.into_iter().map(|((_, id), _)| (id, 0)).collect()
     }
 
-    fn promise(&mut self, id: DestinationId, permits: u32) {
+    /// A member that is the budget of limit keys has several runs at a time.
+    pub(super) fn promise(&mut self, id: DestinationId, permits: u32) {
         self.promises += permits;
-        self.promised.insert(id, permits);
+        *self.promised.entry(id).or_default() += permits;
     }
 
     /// A run of this member publishes one of the permits that it was promised.
@@ -298,14 +331,37 @@ impl Group {
         self.promised.get(&id).copied().unwrap_or(0)
     }
 
-    /// The run of this member has ended. What it has left goes to the others at once.
-    pub(super) fn end_run(&mut self, id: DestinationId) {
+    /// The run of this member has ended. What it has left goes to the others at once. Returns how much that is.
+    pub(super) fn end_run(&mut self, id: DestinationId) -> u32 {
         let left = self.promised.remove(&id).unwrap_or(0);
         self.promises -= left;
-        if left > 0 {
+        self.left_over(left);
+        left
+    }
+
+    /// A run of a limit key of this member has ended, and has not published `left` of its permits.
+    pub(super) fn end_run_of_key(&mut self, id: DestinationId, left: u32, has_runs: bool) {
+        let Some(promised) = self.promised.get_mut(&id) else { return };
+        let left = left.min(*promised);
+        *promised -= left;
+        self.promises -= left;
+        if !has_runs {
+            self.end_run(id);
+        }
+        self.left_over(left);
+    }
+
+    /// Permits that a member has not used are for the others at once.
+    pub(super) fn left_over(&mut self, permits: u32) {
+        if permits > 0 {
             self.floor = Timestamp::MIN;
             self.waits_for_room = None;
         }
+    }
+
+    /// Whether runs of members are under way.
+    pub(super) fn has_runs(&self) -> bool {
+        !self.promised.is_empty()
     }
 
     /// A permit of a member has ended, so there may be room: for those who wait for it at once.
@@ -315,9 +371,14 @@ impl Group {
         }
     }
 
+    /// Whether a member or a caller waits.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.turns.is_empty() || self.callers.waiting() > 0
+    }
+
     /// When the next run of the group is due; `None` while neither a member nor a caller waits. When its terms end, if not before.
     pub(super) fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.turns.is_empty() && self.callers.waiting() == 0 {
+        if !self.is_waited_for() {
             return None;
         }
         if self.is_suspended() {

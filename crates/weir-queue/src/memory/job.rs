@@ -130,13 +130,9 @@ impl Job {
         self.terms.as_ref().is_some_and(|known| known.version > terms.version)
     }
 
-    /// Decides about a slot for one of the job's permits. `group`: that of the job, if the queue knows it.
-    pub(super) fn take_slot(
-        &mut self,
-        now: Timestamp,
-        request: SlotRequest,
-        mut group: Option<&mut Group>,
-    ) -> SlotAnswer {
+    /// Decides about a slot for one of the job's permits. `groups`: those whose budgets the job shares, as far as the queue
+    /// knows them, the inner one first.
+    pub(super) fn take_slot(&mut self, now: Timestamp, request: SlotRequest, groups: &mut [&mut Group]) -> SlotAnswer {
         let SlotRequest { id: PermitId { serial, .. }, preparation, missed, cost } = request;
         // The job must know the permit, and its claim must not have expired. A permit in flight asks again after a
         // missed slot.
@@ -148,22 +144,25 @@ impl Job {
         // Later permits are published earlier by the time that the worker took.
         if let Some(time) = preparation {
             self.budget.prepared_in(time);
-            if let Some(group) = &mut group {
-                group.budget.prepared_in(time);
-            }
+            groups.iter_mut().for_each(|group| group.budget.prepared_in(time));
         }
         // A permit in flight has its room already. A queued one needs room below the maxima. During a hold its slot is
         // what it waits for, and nothing can be granted.
         let sending = self.budget.in_flight();
         let soon = now + GRANT_AHEAD;
-        let is_open = group.as_ref().is_none_or(|group| group.has_room() || group.is_held(soon));
+        let is_open = groups.iter().all(|group| group.has_room() || group.is_held(soon));
         let has_room =
             in_flight.is_some() || self.held.is_held(soon) || (sending < self.allowed_outstanding() && is_open);
         // No slot while the terms or the cursors are unknown or over, because the next run finds them; and none while
         // suspended.
         let may_send = self.terms.as_ref().is_some_and(|terms| {
-            let in_group = || group.as_ref().is_some_and(|group| group.lets_send(now, terms));
-            !terms.suspended && terms.are_valid(now) && (terms.group.is_none() || in_group())
+            let shared = usize::from(terms.group.is_some());
+            let shared = shared + usize::from(groups.first().is_some_and(|group| group.outer().is_some()));
+            let all_are_known = groups.len() == shared;
+            !terms.suspended
+                && terms.are_valid(now)
+                && all_are_known
+                && groups.iter().all(|group| group.lets_send(now, terms))
         });
         let (Some(cursors), true) = (&mut self.budget.cursors, may_send) else {
             return SlotAnswer::Withdrawn;
@@ -175,18 +174,15 @@ impl Job {
             }
             return SlotAnswer::NoRoom;
         }
-        let mut shared = group.map(|group| &mut group.budget);
         // A slot is taken from every budget, or from none.
-        let (mut one, mut two);
-        let budgets: &mut [&mut Limiter] = match shared.as_mut().and_then(|shared| shared.cursors.as_mut()) {
-            Some(shared) => {
-                two = [cursors, shared];
-                &mut two
-            }
-            None => {
-                one = [cursors];
-                &mut one
-            }
+        let (mut one, mut several);
+        let budgets: &mut [&mut Limiter] = if groups.is_empty() {
+            one = [cursors];
+            &mut one
+        } else {
+            let shared = groups.iter_mut().filter_map(|group| group.budget.cursors.as_mut());
+            several = std::iter::once(cursors).chain(shared).collect::<Vec<_>>();
+            &mut several
         };
         // The missed slot is unused. If it is still the last one, its spacing is given back first.
         if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
@@ -215,9 +211,7 @@ impl Job {
         });
         self.last_grant = Some((serial, slot.start));
         self.budget.start(serial, expires);
-        if let Some(shared) = shared {
-            shared.start(serial, expires);
-        }
+        groups.iter_mut().for_each(|group| group.budget.start(serial, expires));
         SlotAnswer::Granted(slot, paced)
     }
 
@@ -256,14 +250,14 @@ impl Job {
         self.pace.as_ref().map_or(of_limits, |pace| pace.cursor.start_after(others, now).max(of_limits))
     }
 
-    /// How far the destination has come. Permits that have expired do not count. `group`: that of the job.
-    pub(super) fn progress(&self, now: Timestamp, group: Option<&Group>) -> Progress {
+    /// How far the destination has come. Permits that have expired do not count. `of_groups`: the next start by the budgets
+    /// that it shares.
+    pub(super) fn progress(&self, now: Timestamp, of_groups: Option<Timestamp>) -> Progress {
         let of_pace = self.pace.as_ref().map_or(Timestamp::MIN, |pace| pace.cursor.next_start());
-        let of_group = group.map_or(Timestamp::MIN, |group| group.next_start(now));
         let of_job = self.budget.progress(now, self.held.until().max(of_pace));
         Progress {
             lowered_maximum: self.lowered_maximum().into_iter().chain(self.window()).min(),
-            next_start: of_job.next_start.map(|start| start.max(of_group)),
+            next_start: of_job.next_start.map(|start| of_groups.map_or(start, |of| start.max(of))),
             ..of_job
         }
     }

@@ -21,8 +21,8 @@ use weir_core::{
     stall::Progress,
 };
 
+use self::turns::{destination_named, shared_by};
 use super::{
-    budget::Budget,
     group::Group,
     job::{DuringLease, Job, Phase},
 };
@@ -123,10 +123,17 @@ impl JobTable {
 
     /// How far a destination or the budget of its limit keys has come.
     pub fn progress(&self, id: DestinationId, now: Timestamp) -> Progress {
-        let group = |job: &Job| self.groups.get(&job.group()?);
+        // None of its slots begins before those of the budgets that it shares.
+        let not_before = |group| {
+            let shared = shared_by(&self.groups, group).filter_map(|of| self.groups.get(&of));
+            shared.map(|group| group.next_start(now)).max()
+        };
         match self.jobs.get(&id) {
-            Some(job) => job.progress(now, group(job)),
-            None => self.groups.get(&group_named(id)).map_or_else(Progress::default, |group| group.progress(now)),
+            Some(job) => job.progress(now, not_before(job.group())),
+            None => self
+                .groups
+                .get(&group_named(id))
+                .map_or_else(Progress::default, |keys| keys.progress(now, not_before(keys.outer()))),
         }
     }
 
@@ -236,7 +243,11 @@ impl JobTable {
     ) -> Option<JobLease> {
         let phase = self.jobs.get(&destination_id)?.phase;
         self.move_to(destination_id, Phase::Leased { expires, turn_of: turn.map(|turn| turn.group) });
-        let of_group = turn.and_then(|turn| self.groups.get(&turn.group)).map(|group| &group.budget);
+        let of_groups = turn.iter().flat_map(Turn::groups).filter_map(|of| self.groups.get(&of.group));
+        let times = of_groups.map(|group| (group.budget.preparation, group.budget.run_time));
+        let (preparation, run_time) = times.fold((Duration::ZERO, Duration::ZERO), |(preparation, run_time), of| {
+            (preparation.max(of.0), run_time.max(of.1))
+        });
         let job = self.jobs.get_mut(&destination_id)?;
         // A job without a floor may have been due for long, so it says nothing about the time of a run.
         let is_paced = turn.is_some() || matches!(phase, Phase::Scheduled { floor, .. } if floor == due);
@@ -247,8 +258,7 @@ impl JobTable {
         job.during_lease = DuringLease::default();
         // Drop expired permits first, so that the lease does not count them: they may never be settled.
         job.budget.drop_expired(now);
-        let longest = |of: fn(&Budget) -> Duration| of_group.map_or(Duration::ZERO, of).max(of(&job.budget));
-        let (preparation, run_time) = (longest(|budget| budget.preparation), longest(|budget| budget.run_time));
+        let (preparation, run_time) = (preparation.max(job.budget.preparation), run_time.max(job.budget.run_time));
         Some(JobLease {
             destination_id,
             shard: 0,
@@ -271,7 +281,7 @@ impl JobTable {
     /// Publishes the claims of a run, and ends the run unless it continues. A stale epoch publishes nothing. Nothing is
     /// published after the worker has stopped.
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
-        let Publication { lease, terms, recovered, group, pace, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, groups, pace, deliveries, next } = publication;
         let destination_id = lease.destination_id;
         // The job must still have this lease: not ended, and not claimed again.
         let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Stale(deliveries) };
@@ -279,7 +289,7 @@ impl JobTable {
             return Published::Stale(deliveries);
         }
         // The run read the destination or its group before an edit.
-        let is_edited = group.as_ref().is_some_and(|GroupRun { terms, .. }| {
+        let is_edited = groups.iter().any(|GroupRun { terms, .. }| {
             self.groups.get(&terms.id).is_some_and(|group| group.is_newer_than(now, terms))
         });
         if is_edited || terms.as_ref().is_some_and(|terms| job.is_newer_than(terms)) {
@@ -299,7 +309,7 @@ impl JobTable {
             let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Done };
             job.follow_pace(pace, now);
         }
-        if let Some(run) = group {
+        for run in groups {
             self.change_terms_of_group(run.terms.id, now, |group| group.learn(now, run));
         }
         // Each slot is expected after those of the permits before it.
@@ -322,15 +332,18 @@ impl JobTable {
         self.last_serial += 1;
         let id = PermitId { destination_id, serial: self.last_serial };
         let mut expected_at = of_run.then(|| job.start_after(job.budget.queued(), now));
-        if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
+        let mut member = destination_id;
+        for shared in shared_by(&self.groups, job.group()) {
+            let Some(group) = self.groups.get_mut(&shared) else { continue };
             let budget = &mut group.budget;
             expected_at = expected_at.map(|at| at.max(budget.start_after(budget.queued(), now)));
             budget.queue(id.serial, delivery.expires_at);
             if of_run {
-                group.publish_promised(destination_id);
+                group.publish_promised(member);
             } else {
                 job.tag = job.tag.max(group.virtual_time);
             }
+            member = destination_named(shared);
         }
         job.queue(id.serial, delivery.expires_at);
         self.ready.push_back(Permit { id, published_at: now, expected_at, delivery });
@@ -412,10 +425,11 @@ impl JobTable {
         }
         if let Some(since) = job.run_since.take() {
             job.budget.run_ended(since, now);
-            if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
-                group.budget.run_ended(since, now);
+            for group in shared_by(&self.groups, job.group()) {
+                self.change_group(group, |group| group.budget.run_ended(since, now));
             }
         }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         // Only a run that found no live backlog opens the fast path.
         job.fast_path_ahead = next.fast_path_ahead();
         // A wake during the lease counts: a stop would lose it, and a later due time would delay it.
@@ -457,9 +471,17 @@ impl JobTable {
     pub fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
         let id = request.id.destination_id;
         let Some(job) = self.jobs.get_mut(&id) else { return SlotAnswer::Withdrawn };
-        let group = job.group().and_then(|group| self.groups.get_mut(&group));
-        let is_behind = group.as_ref().zip(job.terms.as_ref()).is_some_and(|(group, terms)| group.is_ahead_of(terms));
-        let answer = job.take_slot(now, request, group);
+        let mut shared = shared_by(&self.groups, job.group());
+        let (group, outer) = (shared.next(), shared.next());
+        let mut groups: Vec<&mut Group> = match (group, outer) {
+            (None, _) => Vec::new(),
+            (Some(group), None) => self.groups.get_mut(&group).into_iter().collect(),
+            (Some(group), Some(outer)) => {
+                self.groups.get_disjoint_mut([&group, &outer]).into_iter().flatten().collect()
+            }
+        };
+        let is_behind = groups.first().zip(job.terms.as_ref()).is_some_and(|(group, terms)| group.is_ahead_of(terms));
+        let answer = job.take_slot(now, request, &mut groups);
         // A run brings the terms.
         if is_behind {
             self.run_at_once(now, id);
@@ -472,7 +494,8 @@ impl JobTable {
         if self.end_permit(now, id) {
             let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
             job.raise_maxima(answered);
-            if let (Some(group), Some(sent_at)) = (job.group(), answered) {
+            let group = job.group();
+            for (group, sent_at) in shared_by(&self.groups, group).zip(answered.into_iter().cycle()) {
                 self.change_group(group, |group| group.answered(sent_at));
             }
             self.room_freed(now, id.destination_id);
@@ -483,10 +506,10 @@ impl JobTable {
     fn end_permit(&mut self, now: Timestamp, id: PermitId) -> bool {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return false };
         let is_known = job.budget.end(id.serial);
-        if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
-            group.budget.end(id.serial);
-            self.group_room_freed(now, id.destination_id);
+        for group in shared_by(&self.groups, job.group()) {
+            self.change_group(group, |group| _ = group.budget.end(id.serial));
         }
+        self.group_room_freed(now, id.destination_id);
         is_known
     }
 
@@ -547,7 +570,7 @@ impl JobTable {
         let (before, weight) = (std::mem::replace(&mut job.phase, phase), job.weight());
         match before {
             Phase::Turn { group, tag } => self.change_group(group, |group| group.leave(tag, id)),
-            Phase::Leased { turn_of: Some(group), .. } => self.change_group(group, |group| group.end_run(id)),
+            Phase::Leased { turn_of: Some(group), .. } => self.end_run_in(group, id),
             _ => {}
         }
         if let Phase::Turn { group, tag } = phase {
@@ -563,7 +586,8 @@ impl JobTable {
             // Room for as many as come until the next prune.
             self.jobs.shrink_to(self.jobs.len() * 2);
             self.prune_at = now + PRUNE_AFTER;
-            let members: IdSet<_> = self.jobs.values().filter_map(Job::group).collect();
+            let direct = self.jobs.values().filter_map(Job::group);
+            let members: IdSet<_> = direct.flat_map(|group| shared_by(&self.groups, Some(group))).collect();
             self.groups.retain(|id, group| members.contains(id) || !group.is_forgettable(now));
             self.prune_above = self.jobs.len() * 2;
         }

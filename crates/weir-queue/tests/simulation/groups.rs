@@ -25,8 +25,8 @@ pub(crate) const SETTLED: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Asks(PermitOrder, bool),
-    /// The slot, and the group whose budget it was taken from.
-    Opens(PermitOrder, i64, i64, Option<usize>),
+    /// The slot, and the groups whose budgets it was taken from.
+    Opens(PermitOrder, i64, i64, [Option<usize>; 2]),
     Answered(PermitOrder),
 }
 
@@ -69,7 +69,7 @@ impl Judged {
 pub(crate) struct Flow {
     pub(crate) limits: RateLimits,
     weight: u16,
-    group: Option<usize>,
+    pub(crate) group: Option<usize>,
     version: i64,
     pub(crate) backlog: u64,
     pub(crate) judged: Judged,
@@ -157,6 +157,13 @@ impl World {
         (self.random >> 33) % most.max(1)
     }
 
+    /// The group of a flow and, where that is the budget of limit keys, the limit group of their destination.
+    fn shared_by(&self, flow: usize) -> [Option<usize>; 2] {
+        let group = self.flows[flow].group;
+        let outer = group.and_then(|group| self.groups[group].0.outer());
+        [group, outer.and_then(|outer| self.groups.iter().position(|(group, _)| group.id == outer))]
+    }
+
     fn terms(&self, flow: usize) -> Terms {
         let of = &self.flows[flow];
         let group = of.group.map(|group| &self.groups[group].0);
@@ -166,10 +173,10 @@ impl World {
         destination.settings.limit_group = group.map(|group| group.id);
         destination.settings.paused = keyed.and_then(|group| group.keys_of).is_some_and(|of| of.suspended);
         destination.settings.weight = of.weight;
-        Terms::of(&destination, self.now)
+        Terms { outer: group.and_then(LimitGroup::outer), ..Terms::of(&destination, self.now) }
     }
 
-    fn announce(&mut self, flow: usize) {
+    pub(crate) fn announce(&mut self, flow: usize) {
         self.flows[flow].version += 1;
         let terms = self.terms(flow);
         self.table.edited(self.now, &TermsChange { destination_id: id(flow), terms });
@@ -257,17 +264,25 @@ impl World {
         let last = |judged: &Judged| judged.sends.iter().max().copied();
         let of = &self.flows[number];
         let recovered = lease.cursors.is_none().then(|| Limiter::recovered(&of.limits, last(&of.judged)));
-        let group = of.group.map(|group| {
+        let seen = |id| lease.turn.and_then(|turn| turn.groups().find(|of| of.group == id)).map(|of| of.is_known);
+        let groups = self.shared_by(number).into_iter().flatten().map(|group| {
             let (terms, judged) = &self.groups[group];
-            let is_lost = lease.turn.is_some_and(|turn| turn.group == terms.id && !turn.is_known);
+            let is_lost = seen(terms.id) == Some(false);
             let recovered = is_lost.then(|| Limiter::recovered(&terms.rate_limits, last(judged)));
             GroupRun { terms: Arc::new(terms.clone()), recovered }
         });
+        let groups: Vec<_> = groups.collect();
         let mut cursors = lease.cursors.clone().or(recovered.clone()).unwrap();
         cursors.reconfigure(&of.limits);
         let turn = match (&terms.group, lease.turn) {
             (None, None) => Some(u32::MAX),
-            (Some(group), Some(turn)) if turn.group == *group && turn.is_known => Some(turn.permits),
+            (Some(group), Some(turn))
+                if turn.group == *group
+                    && turn.groups().all(|of| of.is_known)
+                    && turn.outer.map(|of| of.group) == terms.outer =>
+            {
+                Some(turn.permits)
+            }
             _ => None,
         };
         let allowance = turn.map_or(Allowance::NOT_YET, |turn| {
@@ -294,7 +309,7 @@ impl World {
         let mut delivery = delivery(self.now);
         delivery.flow_id = lease.destination_id;
         let deliveries = vec![delivery; claimed as usize];
-        Publication { lease, terms: Some(terms), recovered, group, pace: None, deliveries, next }
+        Publication { lease, terms: Some(terms), recovered, groups, pace: None, deliveries, next }
     }
 
     fn handle(&mut self, event: Event) {
@@ -302,13 +317,13 @@ impl World {
         let permit = PermitId { destination_id: id(order.0), serial: order.1 };
         match event {
             Event::Asks(_, missed) => self.ask(order, SlotRequest { missed, ..SlotRequest::new(permit) }),
-            Event::Opens(_, start, end, group) => {
+            Event::Opens(_, start, end, groups) => {
                 let slot = Slot { start: Timestamp::from_nanos(start), end: Timestamp::from_nanos(end) };
                 if !slot.contains(self.now) {
                     return self.ask(order, SlotRequest { missed: true, ..SlotRequest::new(permit) });
                 }
                 self.flows[order.0].judged.sends.push(self.now);
-                if let Some(group) = group {
+                for group in groups.into_iter().flatten() {
                     self.groups[group].1.sends.push(self.now);
                 }
                 self.events.push(Reverse((self.now + self.answer, Event::Answered(order))));
@@ -324,8 +339,8 @@ impl World {
         match self.table.take_slot(self.now, request) {
             SlotAnswer::Granted(Slot { start, end }, _) => {
                 let late = Duration::from_nanos(self.below(LATE.as_nanos() as u64));
-                let (at, group) = (start.max(self.now) + late, self.flows[order.0].group);
-                self.events.push(Reverse((at, Event::Opens(order, start.as_nanos(), end.as_nanos(), group))));
+                let (at, groups) = (start.max(self.now) + late, self.shared_by(order.0));
+                self.events.push(Reverse((at, Event::Opens(order, start.as_nanos(), end.as_nanos(), groups))));
             }
             SlotAnswer::Later(start) => self.events.push(Reverse((start - ASK_AHEAD, Event::Asks(order, false)))),
             SlotAnswer::NoRoom => {
@@ -355,7 +370,7 @@ impl World {
     }
 
     /// Lets the backlogs begin, and counts the sends of ten seconds.
-    fn sent_in_ten_seconds(&mut self) -> Vec<usize> {
+    pub(crate) fn sent_in_ten_seconds(&mut self) -> Vec<usize> {
         self.run_for(Duration::from_secs(2));
         let since = self.now;
         self.run_for(Duration::from_secs(10));
@@ -366,7 +381,7 @@ impl World {
 
 pub(crate) const MANY: u64 = 1_000_000;
 
-fn jain(sent: &[usize]) -> f64 {
+pub(crate) fn jain(sent: &[usize]) -> f64 {
     let (sum, squares) =
         sent.iter().fold((0.0, 0.0), |(sum, squares), &count| (sum + count as f64, squares + (count as f64).powi(2)));
     sum * sum / (sent.len() as f64 * squares)

@@ -21,14 +21,18 @@ use crate::{
 
 const DESTINATION: DestinationId = DestinationId::from_bytes([1; 16]);
 
+pub(crate) fn keys_of(destination_id: DestinationId) -> KeysOf {
+    let [held_until, released_at] = [None; 2];
+    KeysOf { destination_id, suspended: false, held_until, released_at, member_of: None, weight: 1 }
+}
+
 impl World {
     /// The members of the first group are the keys of a destination.
     fn keyed(shared: RateLimits) -> Self {
         let mut world = Self::new(&[shared]);
         let group = &mut world.groups[0].0;
         group.id = budget_of_keys(DESTINATION);
-        group.keys_of =
-            Some(KeysOf { destination_id: DESTINATION, suspended: false, held_until: None, released_at: None });
+        group.keys_of = Some(keys_of(DESTINATION));
         world
     }
 
@@ -259,7 +263,7 @@ fn a_hundred_thousand_idle_keys_leave_nothing_after_their_windows() {
             let terms = Terms { group: Some(group.id), ..Terms::of(&settings(&minutely, 64), START) };
             let (terms, recovered) = (Some(terms), lease.cursors.is_none().then(|| recovered.clone()));
             let (deliveries, next) = (Vec::new(), NextRun::Stop);
-            let publication = Publication { lease, terms, recovered, group: Some(run), pace: None, deliveries, next };
+            let publication = Publication { lease, terms, recovered, groups: vec![run], pace: None, deliveries, next };
             assert!(matches!(table.publish(START, publication), Published::Done));
         }
     }

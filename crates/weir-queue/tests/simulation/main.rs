@@ -8,6 +8,7 @@
 
 mod adaptive;
 mod groups;
+mod keyed_members;
 mod limit_keys;
 mod world;
 
@@ -250,7 +251,7 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         let recovered = Some(Limiter::new(&limits));
         let terms = Some(Terms::of(&settings(&limits, 64), START));
         let publication =
-            Publication { lease, terms, recovered, group: None, pace: None, deliveries: vec![delivery], next };
+            Publication { lease, terms, recovered, groups: Vec::new(), pace: None, deliveries: vec![delivery], next };
         assert!(matches!(table.publish(START, publication), Published::Done));
         let permit = table.take(1).remove(0);
         assert!(matches!(table.take_slot(START, SlotRequest::new(permit.id)), SlotAnswer::Granted(..)));

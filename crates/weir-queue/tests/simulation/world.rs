@@ -313,7 +313,7 @@ impl Simulation {
             let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
             let pace = pace.map(|pace| Box::new(pace.rate));
             let publication =
-                Publication { lease, terms: Some(self.terms()), recovered, group: None, pace, deliveries, next };
+                Publication { lease, terms: Some(self.terms()), recovered, groups: Vec::new(), pace, deliveries, next };
             self.publications.push_back((self.now + self.timing.run, publication));
         }
     }

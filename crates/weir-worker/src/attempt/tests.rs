@@ -87,7 +87,7 @@ impl Rig {
             lease,
             terms,
             recovered,
-            group: None,
+            groups: Vec::new(),
             pace: None,
             deliveries: vec![delivery],
             next: NextRun::Stop,

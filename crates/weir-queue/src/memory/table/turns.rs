@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use weir_core::{DestinationId, LimitGroup, LimitGroupId, Timestamp, plan::NextRun};
+use weir_core::{DestinationId, IdMap, LimitGroup, LimitGroupId, Timestamp, plan::NextRun};
 
-use super::{Entry, JobTable};
+use super::{Entry, JobTable, group_named};
 use crate::{
-    GroupRun, JobLease, ReservedSlots, Terms, Turn, WantedSlot,
+    GroupRun, JobLease, LONGEST_RUN, OuterGroup, ReservedSlots, Terms, Turn, WantedSlot,
     memory::{
-        group::Group,
+        group::{Group, Tag, tag_of_permit},
         job::{Job, Phase},
     },
 };
@@ -25,8 +25,11 @@ impl JobTable {
     pub(super) fn change_terms_of_group(&mut self, id: LimitGroupId, now: Timestamp, change: impl FnOnce(&mut Group)) {
         let group = self.groups.entry(id).or_default();
         let version = |group: &Group| group.terms.as_ref().filter(|terms| terms.of_keys).map(|terms| terms.version);
-        let before = version(group);
+        let (before, outer) = (version(group), group.outer());
         change(group);
+        let group = &self.groups[&id];
+        self.change_outer(now, id, outer, group.outer());
+        let Some(group) = self.groups.get(&id) else { return };
         if before.is_none() || version(group) == before {
             return;
         }
@@ -68,16 +71,69 @@ impl JobTable {
             return;
         }
         job.tag = 0;
-        if let Some(group) = before.and_then(|before| self.groups.get_mut(&before)) {
-            group.budget.leave(&job.budget);
-            group.room_freed();
+        for group in shared_by(&self.groups, before) {
+            if let Some(group) = self.groups.get_mut(&group) {
+                group.budget.leave(&job.budget);
+                group.room_freed();
+            }
         }
         if let Some(group) = terms.group {
+            self.groups.entry(group).or_default();
+        }
+        for group in shared_by(&self.groups, terms.group) {
             self.groups.entry(group).or_default().budget.join(&job.budget);
         }
         for group in before.into_iter().chain(terms.group) {
             self.schedule_group(now, group);
         }
+    }
+
+    /// The budget of limit keys moves to another limit group, or to none, with the permits of all keys.
+    fn change_outer(
+        &mut self,
+        now: Timestamp,
+        id: LimitGroupId,
+        before: Option<LimitGroupId>,
+        after: Option<LimitGroupId>,
+    ) {
+        if before == after {
+            return;
+        }
+        self.leave_outer_turns(now, id);
+        if let Some(outer) = after {
+            self.groups.entry(outer).or_default();
+        }
+        if let Some([Some(outer), Some(keys)]) = before.map(|outer| self.groups.get_disjoint_mut([&outer, &id])) {
+            outer.budget.leave(&keys.budget);
+            outer.end_run(destination_named(id));
+            outer.room_freed();
+        }
+        if let Some([Some(outer), Some(keys)]) = after.map(|outer| self.groups.get_disjoint_mut([&outer, &id])) {
+            keys.tag = 0;
+            outer.budget.join(&keys.budget);
+        }
+        for group in before.into_iter().chain(after) {
+            self.schedule_group(now, group);
+        }
+    }
+
+    /// The budget of limit keys waits in the turn queue of its limit group. One that comes back begins at the present turn.
+    fn enter_outer_turns(&mut self, now: Timestamp, id: LimitGroupId, outer: LimitGroupId) {
+        let [Some(group), Some(keys)] = self.groups.get_disjoint_mut([&outer, &id]) else { return };
+        // It had no key to give a turn to only because their runs were under way.
+        if now.since(keys.had_turn) > LONGEST_RUN {
+            keys.tag = keys.tag.max(group.virtual_time);
+        }
+        keys.waits_in = Some((outer, keys.tag));
+        group.enter(keys.tag, destination_named(id), keys.weight());
+        self.schedule_group(now, outer);
+    }
+
+    /// It waits there no longer.
+    fn leave_outer_turns(&mut self, now: Timestamp, id: LimitGroupId) {
+        let Some((outer, tag)) = self.groups.get_mut(&id).and_then(|keys| keys.waits_in.take()) else { return };
+        self.change_group(outer, |group| group.leave(tag, destination_named(id)));
+        self.schedule_group(now, outer);
     }
 
     /// Lets a job wait for its turn in its group. A job that `comes_back` begins at the present turn.
@@ -104,12 +160,70 @@ impl JobTable {
         let Some(group) = self.groups.get_mut(&id) else { return };
         self.schedule.remove(&(due, Entry::Group(id)));
         group.due = None;
-        let (is_known, known_since) = (group.is_known(now), self.known_since);
-        for (member, permits) in group.take_turns(now, max - leases.len()) {
-            let turn = Turn { group: id, permits, is_known, known_since };
-            leases.extend(self.lease(now, member, due, expires, Some(turn)));
+        // The budget of limit keys waits for its turn in its limit group first.
+        if group.takes_turns_in(now).is_none() {
+            let is_known = group.is_known(now);
+            for (member, permits) in group.take_turns(now, None, max - leases.len()) {
+                match self.keys_in(id, member) {
+                    Some(keys) => {
+                        let most = if is_known { permits } else { 0 };
+                        let used = self.run_keys(now, keys, most, (due, expires), max, leases);
+                        let has_runs = self.groups.get(&keys).is_some_and(Group::has_runs);
+                        self.change_group(id, |group| group.end_run_of_key(member, permits - used, has_runs));
+                        self.schedule_group(now, keys);
+                    }
+                    None => self.lease_in_turn(now, member, id, permits, (due, expires), leases),
+                }
+            }
         }
         self.schedule_group(now, id);
+    }
+
+    /// The budget of limit keys that this member of a group is.
+    fn keys_in(&self, group: LimitGroupId, member: DestinationId) -> Option<LimitGroupId> {
+        let keys = group_named(member);
+        self.groups.get(&keys).filter(|keys| keys.outer() == Some(group)).map(|_| keys)
+    }
+
+    /// Divides the turn of a budget of limit keys among the keys. Returns how many permits they may publish.
+    fn run_keys(
+        &mut self,
+        now: Timestamp,
+        id: LimitGroupId,
+        permits: u32,
+        times: (Timestamp, Timestamp),
+        max: usize,
+        leases: &mut Vec<JobLease>,
+    ) -> u32 {
+        let Some(keys) = self.groups.get_mut(&id) else { return 0 };
+        keys.waits_in = None;
+        keys.had_turn = now;
+        let mut used = 0;
+        for (key, of_key) in keys.take_turns(now, Some(permits), max.saturating_sub(leases.len())) {
+            used += of_key;
+            self.lease_in_turn(now, key, id, of_key, times, leases);
+        }
+        self.change_group(id, |keys| keys.tag += Tag::from(used) * tag_of_permit(keys.weight()));
+        used
+    }
+
+    fn lease_in_turn(
+        &mut self,
+        now: Timestamp,
+        member: DestinationId,
+        group: LimitGroupId,
+        permits: u32,
+        (due, expires): (Timestamp, Timestamp),
+        leases: &mut Vec<JobLease>,
+    ) {
+        let known = |id: LimitGroupId| {
+            let is_known = self.groups.get(&id).is_some_and(|group| group.is_known(now));
+            OuterGroup { group: id, is_known, known_since: self.known_since }
+        };
+        let OuterGroup { is_known, known_since, .. } = known(group);
+        let outer = self.groups.get(&group).and_then(Group::outer).map(known);
+        let turn = Turn { group, permits, is_known, known_since, outer };
+        leases.extend(self.lease(now, member, due, expires, Some(turn)));
     }
 
     /// The group of a member with a backlog that nothing but its turn delays: it has published all that its turn allowed,
@@ -127,9 +241,10 @@ impl JobTable {
 
     /// There is room in the group of this destination, if it has one.
     pub(super) fn group_room_freed(&mut self, now: Timestamp, id: DestinationId) {
-        let Some(of) = self.jobs.get(&id).and_then(Job::group) else { return };
-        self.change_group(of, Group::room_freed);
-        self.schedule_group(now, of);
+        for of in shared_by(&self.groups, self.jobs.get(&id).and_then(Job::group)) {
+            self.change_group(of, Group::room_freed);
+            self.schedule_group(now, of);
+        }
     }
 
     pub(super) fn change_group(&mut self, id: LimitGroupId, change: impl FnOnce(&mut Group)) {
@@ -138,25 +253,62 @@ impl JobTable {
         }
     }
 
-    /// Keeps the entry of a group in the schedule current. An entry that is due stays so until a run takes it.
+    /// Keeps the entry of a group in the schedule current. An entry that is due stays so until a run takes it. The budget of
+    /// limit keys that is due waits for its turn in its limit group instead.
     pub(super) fn schedule_group(&mut self, now: Timestamp, id: LimitGroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
+        let outer = group.takes_turns_in(now);
+        if group.waits_in.is_some() {
+            if outer.is_some() && group.is_waited_for() {
+                return;
+            }
+            self.leave_outer_turns(now, id);
+        }
+        let Some(group) = self.groups.get_mut(&id) else { return };
         let due = group.next_due(now).map(|due| group.due.filter(|known| *known <= now).unwrap_or(due));
-        if due == group.due {
-            return;
+        let enters = outer.filter(|_| due.is_some_and(|due| due <= now));
+        let due = due.filter(|_| enters.is_none());
+        if due != group.due {
+            if let Some(before) = std::mem::replace(&mut group.due, due) {
+                self.schedule.remove(&(before, Entry::Group(id)));
+            }
+            if let Some(due) = due {
+                self.schedule.insert((due, Entry::Group(id)));
+            }
         }
-        if let Some(before) = std::mem::replace(&mut group.due, due) {
-            self.schedule.remove(&(before, Entry::Group(id)));
-        }
-        if let Some(due) = due {
-            self.schedule.insert((due, Entry::Group(id)));
+        if let Some(outer) = enters {
+            self.enter_outer_turns(now, id, outer);
         }
     }
 
     /// After a run that may have left something of its turn.
     pub(super) fn schedule_group_of(&mut self, now: Timestamp, lease: &JobLease) {
-        if let Some(turn) = lease.turn {
-            self.schedule_group(now, turn.group);
+        for of in lease.turn.iter().flat_map(Turn::groups) {
+            self.schedule_group(now, of.group);
         }
     }
+
+    /// A run of a member has ended. What it has left goes to the others, also to those of the outer group.
+    pub(super) fn end_run_in(&mut self, id: LimitGroupId, member: DestinationId) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let (left, has_runs) = (group.end_run(member), group.has_runs());
+        let Some(outer) = group.outer() else { return };
+        group.tag = group.tag.saturating_sub(Tag::from(left) * tag_of_permit(group.weight()));
+        self.change_group(outer, |outer| outer.end_run_of_key(destination_named(id), left, has_runs));
+    }
+}
+
+/// The budgets that a job of this group shares with others: the group and, where that is the budget of limit keys, the limit
+/// group of their destination.
+pub(super) fn shared_by(
+    groups: &IdMap<LimitGroupId, Group>,
+    group: Option<LimitGroupId>,
+) -> impl Iterator<Item = LimitGroupId> + use<> {
+    let outer = group.and_then(|group| groups.get(&group)?.outer());
+    group.into_iter().chain(outer)
+}
+
+/// The budget of limit keys with this id, in the form of a destination's.
+pub(super) fn destination_named(id: LimitGroupId) -> DestinationId {
+    DestinationId::from_bytes(*id.as_bytes())
 }
