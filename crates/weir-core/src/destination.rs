@@ -224,11 +224,7 @@ impl Destination {
     }
 
     /// A deleted destination as the group of its limit keys: nothing is sent. `member_of`: its limit group.
-    pub fn deleted_as_group(
-        id: DestinationId,
-        deleted_at: Timestamp,
-        member_of: Option<LimitGroupId>,
-    ) -> LimitGroup {
+    pub fn deleted_as_group(id: DestinationId, deleted_at: Timestamp, member_of: Option<LimitGroupId>) -> LimitGroup {
         LimitGroup {
             id: budget_of_keys(id),
             tenant: None,

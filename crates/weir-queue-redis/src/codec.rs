@@ -16,7 +16,7 @@ use weir_core::{
     limiter::{LimitCursor, LimiterParts, Ring},
     stall::Progress,
 };
-use weir_queue::{JobLease, Pace, PacedGrant, PermitId, Turn};
+use weir_queue::{JobLease, OuterGroup, Pace, PacedGrant, PermitId, Turn};
 use weir_sealing::{BODY, Keyring};
 
 /// An entry of the delivery queue.
@@ -374,9 +374,14 @@ impl AnswerReader {
     }
 
     fn turn(mut self) -> Option<Turn> {
-        Some(Turn {
+        let permits = self.next_int()?.try_into().ok()?;
+        let OuterGroup { group, is_known, known_since } = self.next_group()?;
+        Some(Turn { group, permits, is_known, known_since, outer: self.next_group() })
+    }
+
+    fn next_group(&mut self) -> Option<OuterGroup> {
+        Some(OuterGroup {
             group: LimitGroupId::from_bytes(*self.next_id()?.as_bytes()),
-            permits: self.next_int()?.try_into().ok()?,
             is_known: self.next_int()? == 1,
             known_since: self.next_time()?,
         })

@@ -145,7 +145,7 @@ impl RedisQueue {
     fn write(&self, publication: &Publication, call: &mut Call) {
         // Everything in the order in which publish.lua reads it. The name is new for each publication and the same in
         // every try.
-        let Publication { lease, terms, recovered, group, pace, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, groups, pace, deliveries, next } = publication;
         call.destination(lease.destination_id)
             .arg(lease.epoch)
             .arg(lease.version)
@@ -159,8 +159,8 @@ impl RedisQueue {
         if let Some(recovered) = recovered {
             call.limiter(recovered);
         }
-        call.arg(u8::from(group.is_some()));
-        if let Some(group) = group {
+        call.arg(groups.len());
+        for group in groups {
             call.group(group, self.client.clock.now());
         }
         call.arg(u8::from(pace.is_some()));

@@ -111,20 +111,18 @@ impl Schedule for RedisQueue {
 
     async fn edited_groups(&self, edits: &[Arc<LimitGroup>]) -> QueueResult<()> {
         let now = self.client.clock.now();
-        let edits = edits.iter().map(|edit| (group_job(edit.id), Terms::of_group(edit, now)));
-        self.change_terms(edits.map(|(job, terms)| (Shard::of(job), job, terms)).collect()).await
+        let mut changes = Vec::new();
+        for edit in edits {
+            let (job, terms) = (group_job(edit.id), Terms::of_group(edit, now));
+            self.change_home(job, edit.outer().or(Some(edit.id)), terms, &mut changes);
+        }
+        self.change_terms(changes).await
     }
 
     async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         let mut changes = Vec::new();
         for TermsChange { destination_id: id, terms } in edits {
-            let (known, shard) = (self.client.homes.of(*id), Shard::of_home(*id, terms.group));
-            // No permit of the shard that it leaves gets a slot any more. A deleted destination does not say its group.
-            if known != shard {
-                changes.push((known, *id, Terms { suspended: true, group: None, ..terms.clone() }));
-            }
-            changes.push((shard, *id, terms.clone()));
-            self.client.homes.learn(*id, shard);
+            self.change_home(*id, terms.home(), terms.clone(), &mut changes);
         }
         self.change_terms(changes).await
     }
@@ -142,7 +140,7 @@ impl Schedule for RedisQueue {
         let call = |(shard, batch): &(Shard, Vec<(usize, &LeftShard)>)| {
             let mut call = self.client.new_call(*shard, Operation::Close);
             for (_, left) in batch {
-                call.destination(left.destination_id).version(left.version);
+                call.destination(left.destination_id).version(left.version).arg(u8::from(left.of_keys));
             }
             call
         };
@@ -197,8 +195,8 @@ impl Schedule for RedisQueue {
     }
 
     fn reserve(&self, destination: &Destination) -> bool {
+        self.client.homes.learn_group(destination.id, destination.settings.limit_group);
         let group = destination.shared_budget();
-        self.client.homes.learn_group(destination.id, group);
         let now = self.client.clock.now();
         let max_in_flight = destination.temporary.max_in_flight(destination.settings.max_in_flight, now);
         // Members of a group and limit keys take turns.
@@ -231,6 +229,24 @@ impl Schedule for RedisQueue {
 }
 
 impl RedisQueue {
+    /// The terms go to the shard of the home. No permit of another shard, where this process last saw the job, gets a slot any
+    /// more. A deleted destination does not always say its group.
+    fn change_home(
+        &self,
+        id: DestinationId,
+        home: Option<LimitGroupId>,
+        terms: Terms,
+        changes: &mut Vec<(Shard, DestinationId, Terms)>,
+    ) {
+        let (known, shard) = (self.client.homes.of(id), Shard::of_home(id, home));
+        if known != shard {
+            let group = terms.group.filter(|_| terms.of_keys);
+            changes.push((known, id, Terms { suspended: true, group, outer: None, ..terms.clone() }));
+        }
+        changes.push((shard, id, terms));
+        self.client.homes.learn(id, shard);
+    }
+
     /// Changes the terms of destinations and groups in these shards.
     async fn change_terms(&self, changes: Vec<(Shard, DestinationId, Terms)>) -> QueueResult<()> {
         let now = self.client.clock.now();

@@ -218,7 +218,7 @@ fn constants() -> String {
     let (kept, again) = (RESERVED_FOR.as_micros(), RESERVED_AGAIN.as_micros());
     text += &format!("local CALLERS = {{ KEPT = {kept}, AGAIN = {again} }}\n");
     // The same for the flows of limit keys.
-    text += &format!("local FLOWS = {{ PART = {MOST_RUN_BY_AN_EDIT} }}\n");
+    text += &format!("local FLOWS = {{ PART = {MOST_RUN_BY_AN_EDIT}, OF_KEYS = 'keys' }}\n");
     // In milliseconds, the unit in which keys expire.
     text + &format!("local KEEP_LONGER_MS = {}\n", KEEP_LONGER.as_millis()) + lua!("periods")
 }
@@ -314,6 +314,7 @@ impl Call {
             released_at,
             until,
             group,
+            outer,
             weight,
             of_keys,
             ref limits,
@@ -321,9 +322,8 @@ impl Call {
         self.version(version).arg(u8::from(suspended)).arg(max_in_flight);
         self.not_before(held_until).not_before(released_at).limits(limits).arg(u8::from(is_adaptive));
         self.not_before(until.unwrap_or(Timestamp::MIN));
-        self.arg(group.map_or_else(String::new, |group| group_job(group).to_string()))
-            .arg(weight)
-            .arg(u8::from(of_keys))
+        let job = |group: Option<_>| group.map_or_else(String::new, |group| group_job(group).to_string());
+        self.arg(job(group)).arg(weight).arg(u8::from(of_keys)).arg(job(outer))
     }
 
     /// The pace of a run: the numbers by which slots are granted, and its state.

@@ -8,6 +8,7 @@ mod edits;
 mod fast_path;
 mod groups;
 mod holds;
+mod keyed_members;
 mod limit_keys;
 mod paces;
 mod progress;
@@ -42,8 +43,8 @@ use weir_core::{
 };
 
 pub use self::{
-    edits::*, fast_path::*, groups::*, holds::*, limit_keys::*, paces::*, progress::*, reservations::*, room::*,
-    schedule::*, slots::*, spacing::*,
+    edits::*, fast_path::*, groups::*, holds::*, keyed_members::*, limit_keys::*, paces::*, progress::*,
+    reservations::*, room::*, schedule::*, slots::*, spacing::*,
 };
 use crate::{
     DueJobs, HandedBack, Hold, JobLease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
@@ -457,6 +458,16 @@ macro_rules! queue_conformance {
             a_raised_max_in_flight_of_a_destination_counts_for_its_limit_keys_at_once,
             limit_keys_without_limits_take_turns,
             nothing_is_admitted_to_a_destination_with_limit_keys,
+            slots_of_the_keys_of_all_members_are_one_spacing_of_their_limit_group_apart,
+            each_of_three_budgets_may_be_the_one_that_delays_a_slot,
+            a_slot_that_the_limit_group_refuses_costs_a_key_and_its_destination_nothing,
+            the_sends_of_all_keys_count_in_the_max_in_flight_of_their_limit_group,
+            unused_permits_of_keys_leave_every_budget,
+            an_edit_of_the_limit_group_binds_the_outstanding_permits_of_keys,
+            an_override_of_the_limit_group_ends_for_keys_too,
+            turns_of_a_limit_group_are_divided_among_destinations_and_then_among_keys,
+            a_key_that_waits_keeps_its_turn_when_it_is_woken,
+            a_destination_with_keys_that_leaves_its_limit_group_has_two_budgets,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

@@ -309,7 +309,9 @@ pub struct GroupRun {
 /// A destination that has left a shard, because its group has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftShard {
+    /// Or the budget that its limit keys share.
     pub destination_id: DestinationId,
+    pub of_keys: bool,
     pub shard: u16,
     /// [`Terms::version`] of the destination, which is elsewhere by them.
     pub version: Timestamp,

@@ -34,6 +34,10 @@ impl weir_store::FastPath for FastPath {
         Some(self.clock.now() + START_WITHIN + Duration::from_millis(settings.timeout_ms.into()))
     }
 
+    fn note_flow(&self, flow: DestinationId, destination: &Destination) {
+        self.queue.learn_group(flow, destination.settings.limit_group);
+    }
+
     fn cancel(&self, destination_id: DestinationId) {
         self.queue.unreserve(destination_id);
     }

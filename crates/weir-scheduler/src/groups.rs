@@ -7,8 +7,9 @@ use std::{
 };
 
 use weir_core::{
-    DestinationId, IdMap, IdSet, LimitGroup, LimitGroupId, Limiter, RateLimit, Timestamp, limit::Shape,
-    limit_key::budget_of_keys,
+    DestinationId, IdMap, IdSet, LimitGroup, LimitGroupId, Limiter, RateLimit, Timestamp,
+    limit::Shape,
+    limit_key::{budget_as_destination, budget_of_keys},
 };
 use weir_queue::{Edits, GroupRun, LAST_OLD_START, LeftShard, Published, Wake};
 use weir_store::{RunStore, SentCounts, StoreError};
@@ -21,26 +22,26 @@ use crate::{
 
 impl Scheduler {
     /// Reads the groups of the runs' destinations. A run whose group is not found is repeated. A destination with limit
-    /// keys is itself the group of its flows.
+    /// keys is itself the group of its flows, and may be a member of a limit group.
     pub(crate) async fn read_groups(&self, runs: &mut [Run], now: Timestamp) -> Result<(), StoreError> {
         let mut of_keys: IdMap<LimitGroupId, Arc<LimitGroup>> = IdMap::default();
         for run in runs.iter_mut() {
             let Some(destination) = run.destination.as_ref().filter(|of| of.keyed_at.is_some()) else { continue };
             let id = budget_of_keys(destination.id);
             let terms = of_keys.entry(id).or_insert_with(|| Arc::new(destination.as_group()));
-            run.group = Some(GroupRun { terms: Arc::clone(terms), recovered: None });
+            run.groups.push(GroupRun { terms: Arc::clone(terms), recovered: None });
         }
-        let ids: BTreeSet<_> = runs.iter().filter(|run| run.group.is_none()).filter_map(Run::group_id).collect();
+        let ids: BTreeSet<_> = runs.iter().filter_map(Run::limit_group).collect();
         if ids.is_empty() {
             return Ok(());
         }
         let ids: Vec<_> = ids.into_iter().collect();
         let found: IdMap<_, _> =
             self.store.limit_groups(&ids).await?.into_iter().flatten().map(|group| (group.id, group)).collect();
-        for run in runs.iter_mut().filter(|run| run.group.is_none()) {
-            let Some(id) = run.group_id() else { continue };
+        for run in runs.iter_mut() {
+            let Some(id) = run.limit_group() else { continue };
             match found.get(&id) {
-                Some(terms) => run.group = Some(GroupRun { terms: terms.clone(), recovered: None }),
+                Some(terms) => run.groups.push(GroupRun { terms: terms.clone(), recovered: None }),
                 None => run.wait_until(now + RETRY_RUN),
             }
         }
@@ -53,9 +54,12 @@ impl Scheduler {
         let (mut wakes, mut left) = (Vec::new(), Vec::new());
         for run in runs.iter_mut() {
             let Some(destination) = &run.destination else { continue };
-            let (destination_id, group) = (destination.id, destination.shared_budget());
-            self.queue.learn_group(destination_id, group);
-            // The flows of its limit keys are in the shard of the destination.
+            let (destination_id, group) = (destination.id, destination.settings.limit_group);
+            // The flows of its limit keys, and the budget that they share, are where the destination is.
+            let budget = destination.keyed_at.map(|_| budget_as_destination(destination_id));
+            for id in [destination_id, run.lease.destination_id].into_iter().chain(budget) {
+                self.queue.learn_group(id, group);
+            }
             if self.queue.shard_of(destination_id, group) != run.lease.shard {
                 wakes.push(Wake { destination_id: run.lease.destination_id, due: now });
                 run.leave();
@@ -65,11 +69,19 @@ impl Scheduler {
             let shards: BTreeSet<_> = shards.filter(|shard| *shard != run.lease.shard).collect();
             let version = destination.updated_at;
             for shard in shards {
-                let of = LeftShard { destination_id, shard, version };
-                // Flows of one destination have the same old homes.
-                if !left.contains(&of) {
-                    left.push(of);
+                // No flow gets a slot in a shard where their budget is closed.
+                for (id, of_keys) in std::iter::once((destination_id, false)).chain(budget.map(|id| (id, true))) {
+                    let of = (LeftShard { destination_id: id, of_keys, shard, version }, destination_id);
+                    // Flows of one destination have the same old homes.
+                    if !left.contains(&of) {
+                        left.push(of);
+                    }
                 }
+            }
+            // A flow may have been granted slots in another shard until its budget was closed there, which another run may
+            // have done. None is granted now: those before are recorded, or their claims are outstanding.
+            if budget.is_some() {
+                run.lease.known_since = run.lease.known_since.max(now);
             }
         }
         if !wakes.is_empty() {
@@ -78,13 +90,11 @@ impl Scheduler {
         let open: IdSet<_> = if left.is_empty() {
             IdSet::default()
         } else {
-            match self.queue.close(&left).await {
-                Ok(closed) => {
-                    left.iter().zip(closed).filter(|(_, closed)| !closed).map(|(of, _)| of.destination_id).collect()
-                }
+            match self.queue.close(&left.iter().map(|(of, _)| *of).collect::<Vec<_>>()).await {
+                Ok(closed) => left.iter().zip(closed).filter(|(_, closed)| !closed).map(|((_, id), _)| *id).collect(),
                 Err(error) => {
                     tracing::warn!(%error, "could not close the old homes of destinations; their runs are repeated");
-                    left.iter().map(|of| of.destination_id).collect()
+                    left.iter().map(|(_, id)| *id).collect()
                 }
             }
         };
@@ -96,7 +106,7 @@ impl Scheduler {
                 continue;
             }
             // A send of the old home may still start, and is not recorded yet.
-            if left.iter().any(|of| of.destination_id == destination.id) {
+            if left.iter().any(|(_, id)| *id == destination.id) {
                 run.lease.known_since = run.lease.known_since.max(closed_at);
             }
             self.closed.lock().insert(destination.id, (destination.updated_at, destination.left_homes.clone()));
@@ -124,21 +134,23 @@ impl Scheduler {
         // Each once, however many members have a run.
         let mut found: IdMap<LimitGroupId, Limiter> = IdMap::default();
         for run in runs {
-            let Some(turn) = run.lease.turn.filter(|turn| !turn.is_known) else { continue };
-            let Some(group) = run.group.as_mut().filter(|group| group.terms.id == turn.group) else { continue };
-            if let Entry::Vacant(unknown) = found.entry(turn.group) {
-                let (mut known_since, mut now) = (turn.known_since, now);
-                if let Some(destination) = run.destination.as_ref().filter(|_| group.terms.keys_of.is_some()) {
-                    // The job of the destination may still have terms from before it had limit keys, and grant slots
-                    // that only they count. None is granted after this call, and those before it are recorded, or
-                    // their claims are outstanding.
-                    Edits::of(destination, now).announce(&*self.queue).await?;
-                    now = self.clock.now();
-                    known_since = now;
+            let Some(turn) = run.lease.turn else { continue };
+            for lost in turn.groups().filter(|of| !of.is_known) {
+                let Some(group) = run.groups.iter_mut().find(|group| group.terms.id == lost.group) else { continue };
+                if let Entry::Vacant(unknown) = found.entry(lost.group) {
+                    let (mut known_since, mut now) = (lost.known_since, now);
+                    if let Some(destination) = run.destination.as_ref().filter(|_| group.terms.keys_of.is_some()) {
+                        // The job of the destination may still have terms from before it had limit keys, and grant slots
+                        // that only they count. None is granted after this call, and those before it are recorded, or
+                        // their claims are outstanding.
+                        Edits::of(destination, now).announce(&*self.queue).await?;
+                        now = self.clock.now();
+                        known_since = now;
+                    }
+                    unknown.insert(recovered(&*self.store, &group.terms, known_since, now).await?);
                 }
-                unknown.insert(recovered(&*self.store, &group.terms, known_since, now).await?);
+                group.recovered = found.get(&lost.group).cloned();
             }
-            group.recovered = found.get(&turn.group).cloned();
         }
         Ok(())
     }

@@ -33,8 +33,8 @@ pub(crate) struct Run {
     /// When the destination was read.
     now: Timestamp,
     pub(crate) recovered: Option<Limiter>,
-    /// The group of the destination, if it has one.
-    pub(crate) group: Option<GroupRun>,
+    /// [`Publication::groups`].
+    pub(crate) groups: Vec<GroupRun>,
     /// The run publishes nothing and is repeated then.
     waits_until: Option<Timestamp>,
     /// The pace of an adaptive destination, once the run has learnt.
@@ -74,7 +74,7 @@ impl Run {
             destination,
             now,
             recovered: None,
-            group: None,
+            groups: Vec::new(),
             waits_until: None,
             pace: None,
             allowance: Allowance::NOTHING,
@@ -105,7 +105,8 @@ impl Run {
 
     /// Tells the queue nothing, and ends: the destination is not here.
     pub(crate) fn leave(&mut self) {
-        (self.destination, self.terms_of, self.effective, self.group) = (None, None, None, None);
+        (self.destination, self.terms_of, self.effective) = (None, None, None);
+        self.groups.clear();
     }
 
     /// Tells the queue nothing, and runs again at this instant.
@@ -114,14 +115,22 @@ impl Run {
         self.waits_until = Some(at);
     }
 
-    /// How many permits the run may publish under the budget of the group. `None`: the queue does not know the group, or
-    /// takes the destination for a member of another one.
+    /// The limit group of the destination.
+    pub(crate) fn limit_group(&self) -> Option<LimitGroupId> {
+        self.destination.as_ref()?.settings.limit_group
+    }
+
+    /// The same, where the run is one of a flow, whose own group is the budget of limit keys.
+    pub(crate) fn outer_id(&self) -> Option<LimitGroupId> {
+        self.destination.as_ref()?.outer_group()
+    }
+
+    /// How many permits the run may publish under the budgets that the job shares. `None`: the queue does not know one of
+    /// them, or takes the destination for a member of another group.
     fn turn(&self) -> Option<u32> {
-        match (self.group_id(), self.lease.turn) {
-            (None, None) => Some(u32::MAX),
-            (Some(group), Some(turn)) if turn.group == group && turn.is_known => Some(turn.permits),
-            _ => None,
-        }
+        let Some(turn) = self.lease.turn else { return self.group_id().is_none().then_some(u32::MAX) };
+        let is_of_these = turn.groups().map(|of| of.group).eq(self.group_id().into_iter().chain(self.outer_id()));
+        (is_of_these && turn.groups().all(|of| of.is_known)).then_some(turn.permits)
     }
 
     /// The limits of the window shape, whose lost rings are filled from what is recorded.
@@ -230,7 +239,7 @@ impl Run {
             expires_at: self.now + START_WITHIN + Duration::from_millis(timeout_ms.into()),
             durable: ordered
                 || settings.is_some_and(|settings| settings.rate_limits.outlast_a_restart())
-                || self.group.as_ref().is_some_and(|group| group.terms.at(self.now).rate_limits.outlast_a_restart()),
+                || self.groups.iter().any(|group| group.terms.at(self.now).rate_limits.outlast_a_restart()),
         }
     }
 
@@ -267,7 +276,8 @@ impl Run {
         for delivery in &mut self.deliveries {
             delivery.destination.clone_from(&self.destination);
         }
-        let terms = self.terms_of.map(|of| Terms::of(&of, self.now));
+        let outer = self.outer_id();
+        let terms = self.terms_of.map(|of| Terms { outer, ..Terms::of(&of, self.now) });
         let pace = self.pace.map(|mut pace| {
             // Deliveries wait for an answer. That is the window's doing, unless workers have no places.
             if next == NextRun::OnSettle && self.lease.max_outstanding.is_none() {
@@ -275,8 +285,8 @@ impl Run {
             }
             Box::new(pace.rate)
         });
-        let Self { lease, recovered, group, deliveries, .. } = self;
-        Publication { lease, terms, recovered, group, pace, deliveries, next }
+        let Self { lease, recovered, groups, deliveries, .. } = self;
+        Publication { lease, terms, recovered, groups, pace, deliveries, next }
     }
 }
 

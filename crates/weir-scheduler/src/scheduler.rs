@@ -239,7 +239,11 @@ impl Scheduler {
         let published: usize = publications.iter().map(|publication| publication.deliveries.len()).sum();
         counter!("weir_permits_published_total").increment(published as u64);
         let closed = !self.closed.lock().is_empty();
-        let ids = publications.iter().filter(|_| closed).map(|publication| publication.lease.destination_id).collect();
+        let destination = |of: &Publication| {
+            let keys_of = of.groups.first().and_then(|group| group.terms.keys_of);
+            keys_of.map_or(of.lease.destination_id, |keys_of| keys_of.destination_id)
+        };
+        let ids = publications.iter().filter(|_| closed).map(destination).collect();
         let answers = self.queue.publish(publications).await?;
         self.forget_left_homes(ids, &answers).await;
         self.release_stale(answers).await

@@ -247,13 +247,13 @@ impl StallWatch {
         let slower: Vec<DestinationId> = slower.map(|destination| destination.id).take(LOOKS).collect();
         // The queue is asked in each pass, because it may be away while nothing is late yet.
         let ids: Vec<DestinationId> = asked.iter().chain(&slower).copied().collect();
-        for of in ids.iter().filter_map(|id| read.destinations.get(id)) {
-            self.queue.learn_group(of.id, of.shared_budget());
-        }
         // A destination with limit keys has come as far as the budget that they share.
         let is_keyed = |id: &DestinationId| read.destinations.get(id).is_some_and(|of| of.keyed_at.is_some());
         let asked_for = |id: &DestinationId| if is_keyed(id) { budget_as_destination(*id) } else { *id };
         let jobs: Vec<_> = ids.iter().map(asked_for).collect();
+        for (of, job) in ids.iter().zip(&jobs).filter_map(|(id, job)| Some((read.destinations.get(id)?, job))) {
+            self.queue.learn_group(*job, of.settings.limit_group);
+        }
         let progress = timeout(QUEUE_TIMEOUT, self.queue.progress(&jobs)).await.ok().and_then(Result::ok);
         let fault = read.fault(progress.as_ref());
         self.judge(read, &asked, progress.as_ref(), fault).await;

@@ -115,6 +115,9 @@ impl Sweeper {
     /// Wakes a page. Returns its last id; `None` if it is empty or could not be woken.
     async fn wake_all(&self, page: Vec<DueDestination>) -> Option<DestinationId> {
         let last = page.last()?.destination_id;
+        for due in &page {
+            self.queue.learn_group(due.destination_id, due.limit_group);
+        }
         let wakes: Vec<_> = page.iter().map(|due| Wake { destination_id: due.destination_id, due: due.due }).collect();
         match self.queue.wake(&wakes).await {
             Ok(()) => Some(last),

@@ -79,7 +79,7 @@ WITH RECURSIVE waiting (id) AS (
     FROM waiting WHERE id IS NOT NULL
 )
 -- A due time at the end of time: only deliveries behind heads remain.
-SELECT first.id, first.due FROM first
+SELECT first.id, first.due, (SELECT t.limit_group FROM destinations t WHERE t.id = {destination_of_first}) FROM first
 WHERE first.due < $2 AND first.due < {end_of_time}
     AND (SELECT NOT t.paused AND t.deleted_at IS NULL FROM destinations t WHERE t.id = {destination_of_first})
 LIMIT $3";

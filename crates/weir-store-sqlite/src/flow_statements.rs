@@ -75,7 +75,7 @@ WITH RECURSIVE waiting (id) AS (
     FROM waiting WHERE id IS NOT NULL
 )
 -- A due time at the end of time: only deliveries behind heads remain.
-SELECT first.id, first.due FROM first CROSS JOIN destinations t ON t.id = {destination_of_first}
+SELECT first.id, first.due, t.limit_group FROM first CROSS JOIN destinations t ON t.id = {destination_of_first}
 WHERE first.due < ? AND first.due < {end_of_time} AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?";
 
 pub(crate) const DUE_DESTINATIONS: &str = sql!(DUE, OF_DESTINATIONS);

@@ -28,6 +28,9 @@ pub trait FastPath: Send + Sync + 'static {
     /// delivery must wait for a run.
     fn reserve(&self, destination: &Destination) -> Option<Timestamp>;
 
+    /// Takes note of the destination of a flow that will be woken.
+    fn note_flow(&self, _flow: DestinationId, _destination: &Destination) {}
+
     /// Frees the room of a delivery that was not stored, or may not have been stored.
     fn cancel(&self, destination_id: DestinationId);
 
@@ -75,6 +78,13 @@ impl FastPathBatch {
         let expires_at = self.fast_path.as_ref()?.reserve(destination)?;
         self.deliveries.push(claimed(expires_at));
         Some(expires_at)
+    }
+
+    /// [`FastPath::note_flow`].
+    pub fn note_flow(&self, flow: DestinationId, destination: &Destination) {
+        if let Some(fast_path) = &self.fast_path {
+            fast_path.note_flow(flow, destination);
+        }
     }
 
     /// Admits the deliveries. To be called once the commit of their transaction is durable.

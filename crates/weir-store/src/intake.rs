@@ -271,7 +271,9 @@ impl<'e> Intake<'e> {
                 delivery.claimed_until = claim_at_once(&delivery, &awake, epoch, fast_path_batch);
                 // A delivery that waits needs a run of its destination's job.
                 if delivery.claimed_until.is_none() {
-                    wake.push(delivery.flow_id().unwrap_or(destination_id));
+                    let flow = delivery.flow_id().unwrap_or(destination_id);
+                    fast_path_batch.note_flow(flow, &awake);
+                    wake.push(flow);
                 }
             }
             self.add(delivery);

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use weir_core::{
-    DestinationId, RateLimit, Timestamp,
+    DestinationId, LimitGroupId, RateLimit, Timestamp,
     claim::{Claim, ClaimedDelivery},
     limiter::Ring,
 };
@@ -63,6 +63,8 @@ pub struct Claims {
 pub struct DueDestination {
     pub destination_id: DestinationId,
     pub due: Timestamp,
+    /// The limit group of the destination, which decides where its job is.
+    pub limit_group: Option<LimitGroupId>,
 }
 
 /// A destination's last sends, from which lost cursors are recovered.

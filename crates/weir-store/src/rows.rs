@@ -154,7 +154,8 @@ pub fn claim<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Claim, E> {
 
 /// From two columns: the destination, and when its first delivery is due.
 pub fn due_destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<DueDestination, E> {
-    Ok(DueDestination { destination_id: row.destination_id(0)?, due: row.time(1)? })
+    let limit_group = row.optionally_parsed(2, "a limit group", |text| text.parse().ok())?;
+    Ok(DueDestination { destination_id: row.destination_id(0)?, due: row.time(1)?, limit_group })
 }
 
 /// From three columns: a flow, its destination, and its limit key.

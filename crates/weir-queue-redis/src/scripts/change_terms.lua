@@ -8,7 +8,7 @@
 local before = earliest()
 while more() do
   local id, terms = text(), read_terms()
-  local job = load_job(id)
+  local job = groups[id] or load_job(id)
   if job.terms_version < terms.version then
     -- It counts as a wake: a run under way does not stop the job.
     job.version = job.version + 1

@@ -9,8 +9,8 @@
 --         spent; for each ring the same with until when it is kept or 0, and the usual cost or 0, and then the latest
 --         bucket that is free again, how many buckets there are, and each with its slots); and of an adaptive destination
 --         its pace: state, not before, spacing, window, generation, last start, granted, 1 when full, and the reports,
---         each with its arrival; and of a member of a group its turn: the group, permits, 1 when nothing of the group is
---         unknown, since when it is known
+--         each with its arrival; and of a member of a group its turn: permits; the group, 1 when nothing of it is unknown,
+--         since when it is known; and of a limit key the same of the limit group of its destination
 
 -- How many permits end in the time of two runs and of the preparation, as measured since the last claim.
 local function ended_meanwhile(job, outstanding)
@@ -89,12 +89,25 @@ local function lend(id, job, due, turn)
 end
 
 local function turn_of(id, job, permits)
-  local group = group_of(id, job)
-  return group and { job.group, permits, is_known(group) and 1 or 0, group.known_since }
+  local turn = { permits }
+  for _, group_id in ipairs(FLOWS.shared_by(id, job)) do
+    local group = groups[group_id]
+    turn[#turn + 1], turn[#turn + 2], turn[#turn + 3] = group_id, is_known(group) and 1 or 0, group.known_since
+  end
+  return turn[2] and turn
 end
 
--- Gives turns to the members that come first, and makes the group due for its next slots while others wait.
-local function claim_group(id, group, due)
+-- The budget of limit keys waits for its turn in its limit group.
+local function enter_outer(id, group)
+  -- It keeps its place if only runs of its keys were under way.
+  local keeps = group.turn and now - (group.ran or 0) <= LONGEST_RUN
+  join_turns(id, group, keeps and group.turn.at or first_turn(id, group))
+end
+
+-- Gives turns to the members that come first, and makes the group due for its next slots while others wait. `given`: how many
+-- permits its limit group gives the budget of limit keys; nil while the limit group is not known. Returns how many of them
+-- the runs may publish.
+local function claim_group(id, group, due, given)
   local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
   local ahead = ended_meanwhile(group, queued + in_flight)
   local open, is_full, of_callers = 0, false, 0
@@ -103,12 +116,22 @@ local function claim_group(id, group, due)
   end
   if is_known(group) and not group.suspended then
     open, is_full, of_callers = open_turns(group, queued, in_flight, ahead)
+    if group.group then
+      open = given and math.min(open, given)
+    end
   end
   local run_since = group.floor == group.due and group.due or nil
-  local flows = give_turns(id, group, open, math.min(most - #leases, MOST_TURNS))
+  local flows, used = give_turns(id, group, open, math.min(most - #leases, MOST_TURNS)), 0
   for _, flow in ipairs(flows) do
-    if flow.count > 0 or not is_known(group) or group.suspended then
-      local job = flow.job
+    local job, gives = flow.job, flow.count > 0 or not open or not is_known(group) or group.suspended
+    used = used + flow.count
+    if gives and job.is_group then
+      group.promised = group.promised or {}
+      group.promised[flow.id] = { FLOWS.OF_KEYS, now, lease_for }
+      job.turn.at = flow.at
+      group.preparation = smoothed(group.preparation, job.preparation)
+      claim_group(flow.id, job, due, is_known(group) and flow.count or nil)
+    elseif gives then
       job.turn.left, job.run_since = flow.count, run_since
       group.promised = group.promised or {}
       group.promised[flow.id] = { flow.count, now, lease_for }
@@ -117,6 +140,9 @@ local function claim_group(id, group, due)
     end
   end
   group.ran = now
+  if group.group and given and group.turn then
+    group.turn.at = group.turn.at - (given - used) / group.weight
+  end
   if of_callers > 0 then
     CALLERS.promise(group.callers, math.min(of_callers, CALLERS.waiting(group)))
   end
@@ -128,11 +154,20 @@ local function claim_group(id, group, due)
     schedule(id, group, now + RUN_FALLBACK, now + RUN_FALLBACK, is_full)
   elseif group.suspended then
     schedule(id, group, now + CADENCE, now + CADENCE, false)
+  elseif FLOWS.takes_turns(group) then
+    local next_due = due_for_next_slot(group, others_in(id, group), now)
+    if next_due > now or used == 0 then
+      next_due = math.max(next_due, used == 0 and now + CADENCE or 0)
+      schedule(id, group, next_due, next_due, false)
+    else
+      join_turns(id, group, group.turn.at)
+    end
   else
     local next_due = paced_due(group, others_in(id, group), now)
     next_due = math.max(CALLERS.before_end(group, next_due), now + CADENCE)
     schedule(id, group, next_due, next_due, false)
   end
+  return used
 end
 
 local due_groups = {}
@@ -147,7 +182,7 @@ for index = 1, #due, 2 do
     -- A member waits for its turn. Only a run that is to find its cursors, or to close a shard that it has left, does not.
     join_turns(id, job, first_turn(id, job))
     save_job(id, job)
-    if group_of(id, job).due <= now then
+    if (group_of(id, job).due or math.huge) <= now then
       due_groups[#due_groups + 1] = { job.group, now }
     end
   else
@@ -156,12 +191,24 @@ for index = 1, #due, 2 do
     lend(id, job, due_at, turn_of(id, job, 0))
   end
 end
-for _, entry in ipairs(due_groups) do
-  local id, group = entry[1], groups[entry[1]]
+local index = 1
+while due_groups[index] do
+  local id, due_at = unpack(due_groups[index])
+  local group = group_named(id)
   -- Once, and only while leases are left: otherwise it stays due.
   if #leases < most and group.ran ~= now then
-    claim_group(id, group, entry[2])
+    if not FLOWS.takes_turns(group) then
+      claim_group(id, group, due_at)
+    elseif group.phase ~= 'waiting' and redis.call('EXISTS', turns_of(id)) == 1 then
+      enter_outer(id, group)
+      if group_named(group.group).due <= now then
+        due_groups[#due_groups + 1] = { group.group, now }
+      end
+    elseif group.phase ~= 'waiting' then
+      move_job(id, group, 'idle', nil)
+    end
   end
+  index = index + 1
 end
 save_groups()
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

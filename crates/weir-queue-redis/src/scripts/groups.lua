@@ -2,6 +2,9 @@
 -- kept as a destination's are, and `is_group` is set. Its queued and in-flight sets hold the permits of all members. A
 -- member's job names it in `group`; without one none of these functions does anything.
 --
+-- The budget of limit keys is a group, and may be a member of a limit group itself: then a key's permits are in the sets of
+-- both, under the same names.
+--
 -- Members with a backlog wait in the turn queue of the group, in the phase `waiting`. The group has one entry in the
 -- schedule, and its claim gives turns to the members that come first (turns.lua).
 
@@ -36,8 +39,24 @@ local function group_of(id, job)
   if job.group_since ~= group.known_since then
     redis.call('DEL', queued_of(id), in_flight_of(id))
     job.group_since, job.turn = group.known_since, nil
+    if job.is_group then
+      -- So have those of its keys.
+      job.known_since = now
+    elseif job.is_key then
+      -- It may have been granted slots elsewhere meanwhile.
+      job.cursors, job.known_since = nil, now
+    end
   end
   return group
+end
+
+-- The ids of the groups whose budgets a job shares, the inner one first. Their jobs are in `groups` then.
+function FLOWS.shared_by(id, job)
+  local group = group_of(id, job)
+  if group and group_of(job.group, group) then
+    return { job.group, group.group }
+  end
+  return { job.group }
 end
 
 -- A destination with limit keys is the group of its keys. A key whose terms are older than those of the destination gets no
@@ -87,7 +106,7 @@ local function save_groups()
   end
 end
 
--- The permits of a member in the sets of its group, as long as their names in its own sets.
+-- The permits of a member in the sets of its groups, as long as their names in its own sets.
 local function names_in_group(id, permits)
   local names = {}
   for index, permit in ipairs(permits) do
@@ -101,28 +120,29 @@ local function regroup(id, job, group)
   if job.group == group then
     return
   end
-  group_of(id, job)
+  local left = FLOWS.shared_by(id, job)
+  local joined = group and { group, group_of(group, group_named(group)) and group_named(group).group } or {}
   FLOWS.unpark(id, job)
   for _, set_of in ipairs({ queued_of, in_flight_of }) do
     local scored = redis.call('ZRANGE', set_of(id), 0, -1, 'WITHSCORES')
     for index = 1, #scored, 2 do
-      local name = names_in_group(id, { scored[index] })[1]
-      if job.group then
-        redis.call('ZREM', set_of(job.group), name)
+      local name = job.is_group and scored[index] or names_in_group(id, { scored[index] })[1]
+      for _, other in ipairs(left) do
+        redis.call('ZREM', set_of(other), name)
       end
-      if group then
-        redis.call('ZADD', set_of(group), scored[index + 1], name)
+      for _, other in ipairs(joined) do
+        redis.call('ZADD', set_of(other), scored[index + 1], name)
       end
     end
-    if group and #scored > 0 then
-      local shared = group_named(group)
+    for _, other in ipairs(#scored > 0 and joined or {}) do
+      local shared = group_named(other)
       shared.permits_until = math.max(shared.permits_until, job.permits_until)
-      redis.call('PEXPIREAT', set_of(group), expiry(shared.permits_until))
+      redis.call('PEXPIREAT', set_of(other), expiry(shared.permits_until))
     end
   end
-  local left = job.group and group_named(job.group)
-  if left and left.promised then
-    left.promised[id] = nil
+  local before = job.group and group_named(job.group)
+  if before and before.promised then
+    before.promised[id] = nil
   end
   -- The next claim puts it into the turn queue of its new group.
   if job.phase == 'waiting' then

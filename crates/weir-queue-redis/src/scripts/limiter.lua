@@ -522,7 +522,7 @@ local function read_terms()
   return {
     version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
     released_at = number(), limits = read_limits(), is_adaptive = number() == 1, valid_until = number(),
-    group = text(), weight = number(), of_keys = number() == 1,
+    group = text(), weight = number(), of_keys = number() == 1, outer = text(),
   }
 end
 
@@ -578,6 +578,9 @@ local function follow_terms(id, job, terms)
   if terms.group == id then
     -- People hold a group, so its receiver need not be tried with one send. That of limit keys asks for holds itself.
     job.is_group, job.of_keys, job.slow_start = true, terms.of_keys or nil, terms.of_keys and job.slow_start or nil
+    -- The budget of limit keys is a member of the limit group of their destination.
+    regroup(id, job, terms.outer ~= '' and terms.outer or nil)
+    job.weight = terms.weight
     if is_edit and job.of_keys then
       job.edited_at = now
       FLOWS.run_parked(id, job)

@@ -15,8 +15,10 @@ local function issue_permits(id, job, batch, count, paced)
   local queued, scored = queued_of(id), {}
   -- The slots begin after those of the permits that are queued already.
   local others = paced and redis.call('ZCARD', queued) or 0
-  local group, names = group_of(id, job), {}
-  local others_in_group = group and redis.call('ZCARD', queued_of(job.group))
+  local shared, others_in, names = FLOWS.shared_by(id, job), {}, {}
+  for index, group in ipairs(shared) do
+    others_in[index] = redis.call('ZCARD', queued_of(group))
+  end
   for index = 1, count do
     local delivery = batch[index]
     job.serial = job.serial + 1
@@ -24,22 +26,23 @@ local function issue_permits(id, job, batch, count, paced)
     -- The job is kept at least as long as its permits.
     job.permits_until = math.max(job.permits_until, delivery.expires)
     local expected = paced and slot_after(job, others + index - 1, now) or 0
-    if group then
-      names[index] = scored[2 * index]
-      expected = math.max(expected, slot_after(group, others_in_group + index - 1, now))
+    names[index] = scored[2 * index]
+    for which, group in ipairs(shared) do
+      expected = math.max(expected, slot_after(groups[group], others_in[which] + index - 1, now))
     end
     local permit = struct.pack('>i8i8i8i8i8', generation, job.serial, delivery.expires, expected, now)
     redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
   end
   add_all(queued, scored)
-  if group then
-    for index, name in ipairs(names_in_group(id, names)) do
-      scored[2 * index] = name
-    end
-    add_all(queued_of(job.group), scored)
+  for index, name in ipairs(shared[1] and names_in_group(id, names) or {}) do
+    scored[2 * index] = name
+  end
+  for _, group_id in ipairs(shared) do
+    local group = groups[group_id]
+    add_all(queued_of(group_id), scored)
     group.serial = group.serial + count
     group.permits_until = math.max(group.permits_until, job.permits_until)
-    redis.call('PEXPIREAT', queued_of(job.group), expiry(group.permits_until))
+    redis.call('PEXPIREAT', queued_of(group_id), expiry(group.permits_until))
   end
   -- The set expires a little after its last permit. Gauges and tidy.lua visit the destinations in BUSY.
   redis.call('PEXPIREAT', queued, expiry(job.permits_until))

@@ -20,9 +20,11 @@ while more() do
     most, earliest_slot = math.min(most or job.pace.window, job.pace.window), math.max(earliest_slot, next_of_pace(job.pace))
   end
   answer[last + 3] = most or 0
-  local group = group_of(id, job)
-  if group and group.cursors then
-    earliest_slot = next_start(group.cursors, math.max(earliest_slot, group.held_until))
+  for _, group_id in ipairs(FLOWS.shared_by(id, job)) do
+    local group = groups[group_id]
+    if group.cursors then
+      earliest_slot = next_start(group.cursors, math.max(earliest_slot, group.held_until))
+    end
   end
   answer[last + 4] = limiter and limiter.last_start or false
   answer[last + 5] = limiter and next_start(limiter, earliest_slot, waiting_cost(limiter, now)) or false

@@ -11,7 +11,7 @@
 --           recovered cursors, as a list of none or one: last start (0: none), held until, the minimum interval (0:
 --             none), a list of: limit, period, burst, margin, since, spent; in the window shape then the latest bucket that
 --             is free again, and a list of: bucket, slots
---           the group that the run read, as a list of none or one: its terms, and recovered cursors as above
+--           the groups that the run read, as a list, the inner one first: their terms, and recovered cursors as above
 --           the pace after the run, as a list of none or one: not before, spacing, window, generation, its state
 --           the next run: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
 --           a list of: when the claim expires, the delivery
@@ -27,7 +27,7 @@ end
 local function read_publication()
   return {
     id = text(), epoch = number(), version = number(), name = text(),
-    terms = list(read_terms)[1], recovered = list(read_limiter)[1], group = list(read_group)[1], pace = list(read_pace)[1],
+    terms = list(read_terms)[1], recovered = list(read_limiter)[1], groups = list(read_group), pace = list(read_pace)[1],
     next = text(), next_due = number(),
     batch = list(read_delivery),
   }
@@ -40,9 +40,16 @@ local function follow(job, run)
     hold_limiter(job.cursors, job.held_until)
   end
   follow_terms(run.id, job, run.terms)
-  if job.group and run.group and run.group.terms.group == job.group then
-    follow_group(job.group, run.group)
+  -- The inner one first: it says which the outer one is.
+  for _, read in ipairs(run.groups) do
+    for _, shared in ipairs(FLOWS.shared_by(run.id, job)) do
+      if read.terms.group == shared then
+        follow_group(shared, read)
+      end
+    end
   end
+  local group = group_of(run.id, job)
+  job.is_key = group and group.of_keys
   -- What grants and reports have noted since the lease stays.
   if run.pace and job.pace then
     for _, noted in ipairs({ 'last_start', 'before_last', 'granted', 'was_full', 'reports' }) do
@@ -86,6 +93,10 @@ local function end_turn(id, job)
   end
   if left > 0 then
     call_waiting(job.group, true)
+    if group.group and group.turn then
+      group.turn.at = group.turn.at - left / group.weight
+      call_waiting(group.group, true)
+    end
   end
   return left == 0
 end
@@ -109,8 +120,8 @@ local function requeue(job, run)
   if job.run_since then
     job.run_time = smoothed(job.run_time or 0, math.min(math.max(now - job.run_since, 0), LONGEST_RUN))
     job.run_since = nil
-    if had_turn and job.group then
-      local group = group_of(id, job)
+    for _, shared in ipairs(had_turn and FLOWS.shared_by(id, job) or {}) do
+      local group = groups[shared]
       group.run_time = smoothed(group.run_time or 0, job.run_time)
     end
   end
@@ -153,9 +164,12 @@ local function publish(run)
   if job.phase ~= 'leased' or job.epoch ~= run.epoch then
     return 0
   end
-  -- The run read the destination or its group before an edit.
-  local read = run.group
-  if run.terms and is_newer(job, run.terms) or read and is_newer(group_named(read.terms.group), read.terms) then
+  -- The run read the destination or one of its groups before an edit.
+  local is_stale = run.terms and is_newer(job, run.terms)
+  for _, read in ipairs(run.groups) do
+    is_stale = is_stale or is_newer(group_named(read.terms.group), read.terms)
+  end
+  if is_stale then
     end_turn(run.id, job)
     schedule(run.id, job, now, 0, false)
     save_job(run.id, job)

@@ -71,13 +71,12 @@ local function pull_pace(id, job, queued)
   end
 end
 
--- The permits leave the sets of the group, too. Members that wait may get their room.
-local function settle_in_group(id, group_id, ended, sent_at, unused)
-  local group, names = group_named(group_id), names_in_group(id, ended)
-  local queued, in_flight = queued_of(group_id), in_flight_of(group_id)
-  local removed = group.slow_start and remove_answered(group, names, sent_at, in_flight, queued)
-    or remove(names, in_flight, queued)
-  removed = removed + remove(names_in_group(id, unused), queued, in_flight)
+-- The permits leave the sets of a group, too. Members that wait may get their room.
+local function settle_in_group(group_id, ended, sent_at, unused)
+  local group, queued, in_flight = group_named(group_id), queued_of(group_id), in_flight_of(group_id)
+  local removed = group.slow_start and remove_answered(group, ended, sent_at, in_flight, queued)
+    or remove(ended, in_flight, queued)
+  removed = removed + remove(unused, queued, in_flight)
   if removed > 0 and (#unused > 0 or group.on_settle) then
     call_waiting(group_id, group.on_settle)
   end
@@ -107,7 +106,10 @@ local function settle(id, ended, sent_at, unused, crowded)
     save_job(id, job)
   end
   if job.group then
-    settle_in_group(id, job.group, ended, sent_at, unused)
+    local ended_there, unused_there = names_in_group(id, ended), names_in_group(id, unused)
+    for _, group in ipairs(FLOWS.shared_by(id, job)) do
+      settle_in_group(group, ended_there, sent_at, unused_there)
+    end
   end
   -- The gauges and tidy.lua visit only destinations with permits.
   if redis.call('EXISTS', queued, in_flight) == 0 then

@@ -54,13 +54,15 @@ local function put_in_flight(id, job, permits, scored)
   redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
 end
 
--- The same in the sets of the group.
-local function put_in_flight_there(id, job, permits, scored)
+-- The same in the sets of the groups.
+local function put_in_flight_there(id, shared, permits, scored)
   local names, scored_names = names_in_group(id, permits), {}
   for index, name in ipairs(names) do
     scored_names[2 * index - 1], scored_names[2 * index] = scored[2 * index - 1], name
   end
-  put_in_flight(job.group, group_of(id, job), names, scored_names)
+  for _, group in ipairs(shared) do
+    put_in_flight(group, groups[group], names, scored_names)
+  end
 end
 
 -- How many permits of the group may be put in flight.
@@ -105,13 +107,19 @@ end
 local function grant_all(requests)
   local id = requests.id
   local job = load_job(id)
-  local group = group_of(id, job)
+  local shared = FLOWS.shared_by(id, job)
   local queued, in_flight = expiries(requests)
-  local budgets = { job.cursors, group and group.cursors }
-  local room_there = math.huge
-  if group then
-    room_there = room_in_group(job.group, group)
+  -- Terms that are over are unknown until the next run.
+  local is_open = not job.suspended and is_known(job)
+  local budgets, room_there = { job.cursors }, math.huge
+  for _, group_id in ipairs(shared) do
+    local group = groups[group_id]
+    is_open = is_open and is_known(group) and not group.suspended
+    budgets[#budgets + 1] = group.cursors
+    room_there = math.min(room_there, room_in_group(group_id, group))
   end
+  local is_behind = FLOWS.is_behind(job, groups[job.group])
+  is_open = is_open and not is_behind
   -- The room below the maximum. Every grant of this call takes a part of it.
   local most = most_outstanding(job)
   -- During a hold a permit waits for its slot, not for room, and nothing can be granted.
@@ -120,9 +128,6 @@ local function grant_all(requests)
   end
   local sending = redis.call('ZCARD', in_flight_of(id))
   local granted, scored = {}, {}
-  -- Terms that are over are unknown until the next run.
-  local is_open = not job.suspended and is_known(job)
-    and (not group or is_known(group) and not group.suspended) and not FLOWS.is_behind(job, group)
   for index, permit in ipairs(requests.permits) do
     local queued_score = queued[index]
     -- 0 for a permit in neither set: settled, withdrawn, or dropped after its expiry.
@@ -162,11 +167,11 @@ local function grant_all(requests)
   end
   if #granted > 0 then
     put_in_flight(id, job, granted, scored)
-    if group then
-      put_in_flight_there(id, job, granted, scored)
+    if shared[1] then
+      put_in_flight_there(id, shared, granted, scored)
     end
   end
-  if FLOWS.is_behind(job, group) then
+  if is_behind then
     FLOWS.run_at_once(id, job)
   end
   save_job(id, job)

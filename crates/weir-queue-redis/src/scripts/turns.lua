@@ -12,13 +12,16 @@
 
 -- Permits that runs under way may still publish. Runs that have died publish none. A promise is { permits, since when, for
 -- how long }; one from the future was made while the clock was wrong.
+--
+-- The budget of limit keys has as many as the runs of its keys.
 local function promised_by(group)
   local promised = 0
   for id, promise in pairs(group.promised or {}) do
+    local count = promise[1] == FLOWS.OF_KEYS and promised_by(group_named(id)) or promise[1]
     if now < promise[2] or now >= promise[2] + promise[3] then
       group.promised[id] = nil
     else
-      promised = promised + promise[1]
+      promised = promised + count
     end
   end
   return promised
@@ -55,10 +58,19 @@ function CALLERS.before_end(group, due)
   return callers and callers.promised > 0 and math.min(due, callers.expires) or due
 end
 
+-- Whether a budget of limit keys takes its turns in a limit group: unless a run of a key has to bring something first.
+function FLOWS.takes_turns(group)
+  return group.group and is_known(group) and not group.suspended
+end
+
 -- Makes the entry of a group due for its next free slot: CADENCE after its last claim, or sooner where turns were left.
 local function call_group(id, group, sooner)
+  -- It waits for its turn in the limit group.
+  if group.phase == 'waiting' and FLOWS.takes_turns(group) and redis.call('ZSCORE', turns_of(group.group), id) then
+    return
+  end
   local due = is_known(group) and not group.suspended and CALLERS.before_end(group, due_for_next_slot(group, others_in(id, group), now)) or now
-  if not sooner then
+  if not sooner and not FLOWS.takes_turns(group) then
     due = math.max(due, math.min(group.ran or 0, now) + CADENCE)
   end
   local is_scheduled = group.phase == 'scheduled' and redis.call('ZSCORE', SCHEDULE, id)
@@ -115,13 +127,17 @@ local function open_turns(group, queued, in_flight, ahead)
   return of_members, of_members >= room, math.min(open - of_members, waiting)
 end
 
--- Gives `open` permits to the members whose turn it is, at most `most` members. If something of the group is not known,
--- one member gets a turn without permits: its run finds it. All of them do while the group is suspended: their runs stop.
+-- Gives `open` permits to the members whose turn it is, at most `most` members. If something of the group, or of its limit
+-- group (then `open` is nil), is not known, one member gets a turn without permits: its run finds it. All of them do while the group is suspended: their runs stop.
 local function give_turns(id, group, open, most)
-  local flows, needed = {}, is_known(group) and (group.suspended and most or math.min(open, most)) or 1
+  local flows, needed = {}, is_known(group) and open and (group.suspended and most or math.min(open, most)) or 1
+  open = open or 0
   local waiting = needed > 0 and redis.call('ZRANGE', turns_of(id), 0, needed - 1, 'WITHSCORES') or {}
   for index = 1, #waiting, 2 do
-    local job = load_job(waiting[index])
+    local job = groups[waiting[index]] or load_job(waiting[index])
+    if job.is_group then
+      job = group_named(waiting[index])
+    end
     if job.phase == 'waiting' and job.group == id then
       flows[#flows + 1] = { id = waiting[index], job = job, at = tonumber(waiting[index + 1]), count = 0 }
     else

@@ -4,18 +4,21 @@
 -- ARGV    the caller's time; then for each wake: the destination, due
 -- Answer  the generation
 
+-- A waiting job is in a turn queue, and so may its group be; else the group is in the schedule.
+local function is_kept(id, job)
+  if job.phase == 'waiting' then
+    return redis.call('ZSCORE', turns_of(job.group), id) and is_kept(job.group, load_job(job.group))
+  end
+  return redis.call('ZSCORE', SCHEDULE, id)
+end
+
 local before = earliest()
 while more() do
   local id, due = text(), number()
   local job = load_job(id)
   -- A run under way does not stop a job whose version has changed.
   job.version = job.version + 1
-  -- A waiting job is in a turn queue, and its group in the schedule.
-  local is_kept = job.phase == 'idle' or redis.call('ZSCORE', SCHEDULE, job.phase == 'waiting' and job.group or id)
-  if job.phase == 'waiting' and is_kept then
-    is_kept = redis.call('ZSCORE', turns_of(job.group), id)
-  end
-  if not is_kept then
+  if job.phase ~= 'idle' and not is_kept(id, job) then
     -- The schedule was evicted, so no scheduler would ever claim the job.
     move_job(id, job, 'idle', nil)
   end

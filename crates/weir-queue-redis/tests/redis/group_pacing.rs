@@ -151,7 +151,8 @@ async fn run(queue: &RedisQueue, store: &Store, mut lease: JobLease) -> Publicat
     }
     let shards = left.iter().map(|&group| queue.shard_of(id, Some(store.groups[group].id)));
     let left = shards.filter(|shard| *shard != lease.shard);
-    let left: Vec<_> = left.map(|shard| LeftShard { destination_id: id, shard, version: terms.version }).collect();
+    let left: Vec<_> =
+        left.map(|shard| LeftShard { destination_id: id, of_keys: false, shard, version: terms.version }).collect();
     if !left.is_empty() {
         let closed = Schedule::close(queue, &left).await;
         if !closed.is_ok_and(|closed| closed.iter().all(|closed| *closed)) {

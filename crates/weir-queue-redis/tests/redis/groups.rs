@@ -57,8 +57,8 @@ fn run(queue: &RedisQueue, lease: JobLease, terms: &Terms, group: &Arc<LimitGrou
         (true, 0) => NextRun::Stop,
         (true, _) => NextRun::Paced,
     };
-    let group = Some(GroupRun { terms: group.clone(), recovered: recovered_group });
-    Publication { lease, terms: Some(terms.clone()), recovered, group, pace: None, deliveries, next }
+    let groups = vec![GroupRun { terms: group.clone(), recovered: recovered_group }];
+    Publication { lease, terms: Some(terms.clone()), recovered, groups, pace: None, deliveries, next }
 }
 
 /// The members of a group with their backlogs.
@@ -240,6 +240,7 @@ async fn after_its_close_a_shard_grants_nothing_and_publishes_nothing() {
     let queue = open(shared_config()).await;
     let (permit, lease) = before_a_move(&queue).await;
     let left = |version| LeftShard {
+        of_keys: false,
         destination_id: destination(1),
         shard: lease.shard,
         version: Timestamp::from_secs(version),
@@ -258,7 +259,12 @@ async fn a_close_by_old_terms_is_refused() {
     let version = Timestamp::from_secs(6);
     let edited = Terms { version, ..terms(per_second(10)) };
     queue.edited(&[TermsChange { destination_id: destination(1), terms: edited }]).await.unwrap();
-    let left = LeftShard { destination_id: destination(1), shard: lease.shard, version: Timestamp::from_secs(5) };
+    let left = LeftShard {
+        destination_id: destination(1),
+        of_keys: false,
+        shard: lease.shard,
+        version: Timestamp::from_secs(5),
+    };
     assert_eq!(Schedule::close(&queue, &[left]).await.unwrap(), [false]);
     assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(..)));
 }
@@ -275,7 +281,7 @@ async fn a_move_to_another_shard_ends_the_old_permits_and_continues_there() {
     let first = claim(&queue).await;
     assert_ne!(first.shard, lease.shard);
     assert!(first.cursors.is_none(), "the new shard knows nothing");
-    let left = LeftShard { destination_id: destination(1), shard: lease.shard, version: moved.version };
+    let left = LeftShard { destination_id: destination(1), of_keys: false, shard: lease.shard, version: moved.version };
     assert_eq!(Schedule::close(&queue, &[left]).await.unwrap(), [true]);
     let mut lease = first;
     let mut backlog = 1;
@@ -302,7 +308,7 @@ async fn a_flush_in_the_middle_of_a_move_leaves_no_permit_that_gets_a_slot() {
     slot_of(&queue, &permit).await;
     server.command(&["FLUSHALL"]).await;
     let version = Timestamp::from_secs(5);
-    let left = LeftShard { destination_id: destination(1), shard: lease.shard, version };
+    let left = LeftShard { destination_id: destination(1), of_keys: false, shard: lease.shard, version };
     assert_eq!(Schedule::close(&queue, &[left]).await.unwrap(), [true]);
     assert_eq!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Withdrawn);
     let late = crate::support::publication(&queue, lease, 1, NextRun::Paced);

@@ -259,6 +259,7 @@ pub(crate) fn terms(limits: RateLimits) -> Terms {
     let (group, weight) = (None, 1);
     Terms {
         of_keys: false,
+        outer: None,
         version,
         limits,
         max_in_flight: 64,

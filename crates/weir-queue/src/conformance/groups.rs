@@ -11,7 +11,7 @@ use weir_core::{
 use super::{SOON, Subject, destination, granted, per_minute, per_second, slots::start_of};
 use crate::{GroupRun, JobLease, Permit, Publication, Published, SlotAnswer, SlotRequest, Terms, TermsChange, Wake};
 
-const GROUP: LimitGroupId = LimitGroupId::from_bytes([9; 16]);
+pub(super) const GROUP: LimitGroupId = LimitGroupId::from_bytes([9; 16]);
 
 /// Destinations 1, 2, … with limits and weights of their own, and their group.
 pub(super) struct Members {
@@ -22,7 +22,7 @@ pub(super) struct Members {
 }
 
 impl Members {
-    fn new(shared: RateLimits, own: &[(RateLimits, u16)]) -> Self {
+    pub(super) fn new(shared: RateLimits, own: &[(RateLimits, u16)]) -> Self {
         let recovered = Limiter::new(&shared);
         let group = LimitGroup {
             keys_of: None,
@@ -72,7 +72,7 @@ impl Members {
     /// Runs a member by the terms of its destination and its group.
     pub(super) async fn run(&self, subject: &Subject, lease: JobLease, waiting: u32) -> u32 {
         let terms = self.terms(subject, lease.destination_id);
-        subject.run_of_member(lease, terms, &self.group, &self.recovered, waiting).await
+        subject.run_of_member(lease, terms, &[(&self.group, &self.recovered)], waiting).await
     }
 
     /// Runs the jobs of these destinations until so much of each is published.
@@ -100,29 +100,34 @@ impl Members {
 }
 
 impl Subject {
-    /// Publishes what the turn of a run allows, and no more than waits. A run that finds its group unknown publishes
-    /// nothing. Returns how much it has published.
+    /// Publishes what the turn of a run allows, and no more than waits. A run that finds one of its groups unknown publishes
+    /// nothing. `groups`: with the cursors that it recovers then, the inner one first. Returns how much it has published.
     pub(super) async fn run_of_member(
         &self,
         lease: JobLease,
         terms: Terms,
-        group: &LimitGroup,
-        recovered: &Limiter,
+        groups: &[(&LimitGroup, &Limiter)],
         waiting: u32,
     ) -> u32 {
         let id = lease.destination_id;
-        let turn = lease.turn.filter(|turn| turn.group == group.id);
-        let permits = turn.filter(|turn| turn.is_known && !terms.suspended).map_or(0, |turn| turn.permits);
+        let ids = groups.iter().map(|(group, _)| group.id);
+        let turn = lease.turn.filter(|turn| turn.groups().map(|of| of.group).eq(ids));
+        let is_known = turn.is_some_and(|turn| turn.groups().all(|of| of.is_known));
+        let permits = turn.filter(|_| is_known && !terms.suspended).map_or(0, |turn| turn.permits);
         let count = permits.min(waiting);
         let next = match turn {
             _ if terms.suspended => NextRun::Stop,
-            Some(turn) if turn.is_known && count < waiting => NextRun::Paced,
-            Some(turn) if turn.is_known => NextRun::Stop,
+            Some(_) if is_known && count < waiting => NextRun::Paced,
+            Some(_) if is_known => NextRun::Stop,
             _ => NextRun::Now,
         };
-        let recovered = turn.filter(|turn| !turn.is_known).map(|_| recovered.clone());
-        let destination_id = group.keys_of.map_or(id, |of| of.destination_id);
-        let groups = vec![GroupRun { terms: Arc::new(group.clone()), recovered }];
+        let destination_id = groups[0].0.keys_of.map_or(id, |of| of.destination_id);
+        let seen = |id| lease.turn.and_then(|turn| turn.groups().find(|of| of.group == id));
+        let read = |&(group, recovered): &(&LimitGroup, &Limiter)| GroupRun {
+            terms: Arc::new(group.clone()),
+            recovered: seen(group.id).filter(|of| !of.is_known).map(|_| recovered.clone()),
+        };
+        let groups = groups.iter().map(read).collect();
         let delivery = |number: u32| {
             let mut delivery = self.delivery(number as u8, SOON * 4);
             (delivery.claim.destination_id, delivery.flow_id) = (destination_id, id);

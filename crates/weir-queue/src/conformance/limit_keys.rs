@@ -15,15 +15,15 @@ use crate::{Hold, JobLease, Permit, SlotAnswer, Terms, TermsChange, Wake};
 /// Longer than a permit waits for its slot.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Destination 1 with limit keys.
-struct Keyed {
-    destination: Destination,
+/// A destination with limit keys.
+pub(super) struct Keyed {
+    pub(super) destination: Destination,
     /// The keys whose flows are known.
     keys: BTreeMap<DestinationId, LimitKey>,
 }
 
 impl Keyed {
-    fn new(shared: RateLimits, of_each: RateLimits) -> Self {
+    pub(super) fn new(shared: RateLimits, of_each: RateLimits) -> Self {
         let mut destination = settings(&shared, 64);
         destination.updated_at = Timestamp::from_secs(1);
         destination.keyed_at = Some(Timestamp::from_secs(1));
@@ -42,19 +42,25 @@ impl Keyed {
         DestinationId::from_bytes(*budget_of_keys(self.destination.id).as_bytes())
     }
 
-    fn flow(&mut self, key: &str) -> DestinationId {
+    /// Whether it is one of its flows, with a known key or without one.
+    pub(super) fn knows(&self, flow: DestinationId) -> bool {
+        flow == self.destination.id || self.keys.contains_key(&flow)
+    }
+
+    pub(super) fn flow(&mut self, key: &str) -> DestinationId {
         let key = LimitKey::new(key);
         let id = key.flow_id(self.destination.id);
         self.keys.insert(id, key);
         id
     }
 
-    fn terms(&self, subject: &Subject, id: DestinationId) -> Terms {
-        Terms::of(&self.destination.flow(self.keys.get(&id)), subject.clock.now())
+    pub(super) fn terms(&self, subject: &Subject, id: DestinationId) -> Terms {
+        let outer = self.destination.outer_group();
+        Terms { outer, ..Terms::of(&self.destination.flow(self.keys.get(&id)), subject.clock.now()) }
     }
 
     /// An edit, as it is announced: one call for the budget and one for the flow without a key, whose run finds nothing.
-    async fn edit(&mut self, subject: &Subject, change: impl FnOnce(&mut Destination)) {
+    pub(super) async fn edit(&mut self, subject: &Subject, change: impl FnOnce(&mut Destination)) {
         self.destination.updated_at = self.destination.updated_at + Duration::from_secs(1);
         change(&mut self.destination);
         subject.queue.edited_groups(&[Arc::new(self.destination.as_group())]).await.expect("edit");
@@ -77,16 +83,22 @@ impl Keyed {
         subject.queue.hold(&[hold]).await.expect("hold");
     }
 
-    async fn wake(&mut self, subject: &Subject, keys: &[&str]) {
+    pub(super) async fn wake(&mut self, subject: &Subject, keys: &[&str]) {
         let due = subject.clock.now();
-        let wakes: Vec<_> = keys.iter().map(|key| Wake { destination_id: self.flow(key), due }).collect();
+        let group = self.destination.settings.limit_group;
+        let wake = |key: &&str| {
+            let destination_id = self.flow(key);
+            subject.queue.learn_group(destination_id, group);
+            Wake { destination_id, due }
+        };
+        let wakes: Vec<_> = keys.iter().map(wake).collect();
         subject.queue.wake(&wakes).await.expect("wake");
     }
 
     async fn run(&self, subject: &Subject, lease: JobLease, waiting: u32) -> u32 {
         let terms = self.terms(subject, lease.destination_id);
         let group = self.destination.as_group();
-        subject.run_of_member(lease, terms, &group, &Limiter::new(&group.rate_limits), waiting).await
+        subject.run_of_member(lease, terms, &[(&group, &Limiter::new(&group.rate_limits))], waiting).await
     }
 
     /// Runs what is due, with this backlog of each key, until the queue says that nothing is. Returns how often.
@@ -130,7 +142,7 @@ impl Keyed {
 }
 
 impl Subject {
-    async fn progress_of(&self, id: DestinationId) -> Progress {
+    pub(super) async fn progress_of(&self, id: DestinationId) -> Progress {
         self.queue.progress(&[destination(7), id]).await.expect("progress").of[1]
     }
 }

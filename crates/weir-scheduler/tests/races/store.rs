@@ -246,7 +246,7 @@ impl Record {
             let Some(id) = id(row).filter(|id| after.is_none_or(|after| *id > after)) else { continue };
             dues.entry(id).and_modify(|due| *due = row.due.min(*due)).or_insert(row.due);
         }
-        let due = |(destination_id, due)| DueDestination { destination_id, due };
+        let due = |(destination_id, due)| DueDestination { destination_id, due, limit_group: None };
         dues.into_iter().map(due).take(limit as usize).collect()
     }
 

@@ -169,7 +169,7 @@ pub async fn a_retry_of_a_replay_waits_among_the_replays(subject: Subject) {
     let live = subject.claims(vec![request(1, 9)], at).await.remove(0);
     assert_eq!((live.deliveries.len(), live.next_due), (0, None), "a live claim takes no replays");
     let due = subject.store.due_destinations(at + seconds(1), None, 9).await.expect("due");
-    assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: at }]);
+    assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: at, limit_group: None }]);
     // A released replay waits among the replays again.
     subject.store.release(vec![rest.deliveries[0].claim], CLAIMED).await.expect("release");
     assert_eq!(numbers_of(&subject.claim_replay(1, 9).await), [2]);
@@ -185,7 +185,7 @@ pub async fn a_due_replay_is_found_beside_a_live_retry_that_is_due_later(subject
     subject.begin(1, all_dead()).await;
     subject.steps(1).await;
     let due = subject.store.due_destinations(CLAIMED, None, 9).await.expect("due");
-    assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: BEGUN }]);
+    assert_eq!(due, [crate::DueDestination { destination_id: destination_id(1), due: BEGUN, limit_group: None }]);
 }
 
 pub async fn a_long_replay_continues_after_a_crash_and_moves_nothing_twice(mut subject: Subject) {
