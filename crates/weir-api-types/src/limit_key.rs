@@ -34,10 +34,10 @@ pub struct LimitKeyRow {
     /// keys that wait. Null if nothing bounds it or nothing waits; 0 while it is paused, and while the destination is paused
     /// or held or its breaker is not closed.
     pub share_per_s: Option<f64>,
-    /// What bounds it: `paused`, `key` (its own limits) or `destination` (the limits that all keys share); or that nothing is
-    /// sent to the destination: `destination_paused`, `destination_held` or `destination_breaker` (not closed). Null if
-    /// nothing waits or nothing bounds it.
-    #[schema(value_type = Option<String>, pattern = "^(paused|key|destination|destination_paused|destination_held|destination_breaker)$", example = "key")]
+    /// What bounds it: `paused`, `key` (its own limits), `destination` (the limits that all keys share) or `group` (the limit
+    /// group of the destination); or that nothing is sent to the destination: `destination_paused`, `destination_held` or
+    /// `destination_breaker` (not closed). Null if nothing waits or nothing bounds it.
+    #[schema(value_type = Option<String>, pattern = "^(paused|key|destination|group|destination_paused|destination_held|destination_breaker)$", example = "key")]
     pub binding: Option<String>,
     /// The estimated time until nothing of this key waits, without new events; null if nobody can say.
     pub drain_eta_s: Option<f64>,

@@ -1,9 +1,9 @@
 //! Slots under several budgets: a slot is taken from every budget of its flow, or from none.
 //!
-//! A flow is what has a job: a destination. Its budgets are its own and, if it has one, that of its group. A slot has
-//! one start, the latest of what each budget allows, and every budget grants exactly this slot, so none holds a slot that
-//! another one refused. The slot is as narrow as the narrowest: a slot that ends earlier than a budget
-//! counts only keeps its limits.
+//! A flow is what has a job: a destination, or one of its limit keys. Its budgets are its own, that of its destination if it is
+//! a key, and that of the limit group if there is one. A slot has one start, the latest of what each budget allows, and every
+//! budget grants exactly this slot, so none holds a slot that another one refused. The slot is as narrow as the narrowest: a
+//! slot that ends earlier than a budget counts only keeps its limits.
 
 use crate::{
     limiter::{Limiter, Slot},

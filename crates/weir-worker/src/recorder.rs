@@ -193,7 +193,10 @@ impl QueueStage {
             };
             let attempt = &ended.attempt;
             self.samples.add(attempt);
-            held.extend(attempt.hold().map(|hold| (attempt.held_id(), hold)));
+            if let Some(hold) = attempt.hold() {
+                self.queue.learn_group(attempt.held_id(), attempt.destination.settings.limit_group);
+                held.push((attempt.held_id(), hold));
+            }
             // Attempts that ended because the server closed a reused connection do not count for its breaker.
             let breaker = if attempt.ignored_by_breaker { None } else { self.breakers.observe(attempt) };
             let condition = NewCondition { ended, breaker };

@@ -35,6 +35,8 @@ scenarios!(
     "key-flood",
     "keys-10k",
     "key-kills",
+    "keyed-members",
+    "keyed-moves",
     "overload",
     "intake-flood",
     "kill-scheduler",

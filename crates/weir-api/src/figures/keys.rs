@@ -38,6 +38,8 @@ pub(crate) enum KeyBound {
     Key,
     /// The limits that all keys share.
     Destination,
+    /// The share of the destination in its limit group.
+    Group,
     /// The whole destination is not sent to.
     Stands(Condition),
 }
@@ -48,6 +50,7 @@ impl KeyBound {
             Self::Paused => "paused",
             Self::Key => "key",
             Self::Destination => "destination",
+            Self::Group => "group",
             Self::Stands(Condition::Paused) => "destination_paused",
             Self::Stands(Condition::Breaker) => "destination_breaker",
             Self::Stands(Condition::Held | Condition::Active) => "destination_held",
@@ -57,7 +60,13 @@ impl KeyBound {
 
 impl KeyFigures {
     /// The keys that wait, the longest backlog first, then those that only have an override.
-    pub(crate) fn all(destination: &Destination, backlogs: Vec<KeyBacklog>, now: Timestamp) -> Vec<Self> {
+    /// `of_group`: what the limit group of the destination leaves to it.
+    pub(crate) fn all(
+        destination: &Destination,
+        of_group: Option<f64>,
+        backlogs: Vec<KeyBacklog>,
+        now: Timestamp,
+    ) -> Vec<Self> {
         let settings = destination.settings.key_limits.as_deref();
         let waiting: HashSet<LimitKey> = backlogs.iter().map(|backlog| backlog.key.clone()).collect();
         let overridden = settings.into_iter().flat_map(|limits| limits.overrides.keys());
@@ -73,7 +82,7 @@ impl KeyFigures {
             binding: None,
         };
         let mut keys: Vec<Self> = found.chain(others).map(known).collect();
-        share(destination, &mut keys, now);
+        share(destination, of_group, &mut keys, now);
         keys
     }
 
@@ -100,10 +109,14 @@ fn stands(destination: &Destination, now: Timestamp) -> Option<KeyBound> {
 }
 
 /// Notes the share of each key that waits, and what bounds it.
-fn share(destination: &Destination, keys: &mut [KeyFigures], now: Timestamp) {
+fn share(destination: &Destination, of_group: Option<f64>, keys: &mut [KeyFigures], now: Timestamp) {
     let stands = stands(destination, now);
-    let per_second = || destination.at(now).settings.rate_limits.per_second().unwrap_or(f64::INFINITY);
-    let rate = if stands.is_some() { 0.0 } else { per_second() };
+    let own = destination.at(now).settings.rate_limits.per_second().unwrap_or(f64::INFINITY);
+    let (per_second, shared) = match of_group.filter(|share| *share < own) {
+        Some(share) => (share, KeyBound::Group),
+        None => (own, KeyBound::Destination),
+    };
+    let rate = if stands.is_some() { 0.0 } else { per_second };
     let wish = |key: &KeyFigures| {
         let per_s = if key.waiting == 0 { 0.0 } else { key.most_per_s() };
         Wish { weight: key.limits.weight.into(), per_s }
@@ -115,7 +128,7 @@ fn share(destination: &Destination, keys: &mut [KeyFigures], now: Timestamp) {
         key.binding = match () {
             () if key.limits.paused => Some(KeyBound::Paused),
             () if stands.is_some() => stands,
-            () if part < wish.per_s => Some(KeyBound::Destination),
+            () if part < wish.per_s => Some(shared),
             () if part.is_finite() => Some(KeyBound::Key),
             () => None,
         };

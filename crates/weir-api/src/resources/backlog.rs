@@ -130,7 +130,7 @@ pub(crate) async fn measure_sends(
 }
 
 /// The share of a member of a limit group, from the sample that has all members.
-async fn share_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<Share>> {
+pub(crate) async fn share_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<Share>> {
     if destination.settings.limit_group.is_none() {
         return Ok(None);
     }

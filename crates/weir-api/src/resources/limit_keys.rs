@@ -20,6 +20,7 @@ use weir_store::{KEYS_LOOKED_AT, KeyBacklog, MINUTE};
 
 use super::{
     activity::Author,
+    backlog::share_of,
     destinations::{self, Requested, change, etag_header, key_limits::limits_view},
 };
 use crate::{
@@ -93,7 +94,8 @@ pub(crate) async fn list(
     // All keys that wait have a part in the rate, also those that are not shown.
     let backlogs = api.store.key_backlogs(id, None, KEYS_LOOKED_AT).await?;
     let now = api.clock.now();
-    let mut keys = KeyFigures::all(&destination, backlogs.keys, now);
+    let of_group = share_of(&api, &destination).await?.map(|share| share.per_s);
+    let mut keys = KeyFigures::all(&destination, of_group, backlogs.keys, now);
     if let Some(SearchText(part)) = &asked.q {
         keys.retain(|key| key.key.as_str().contains(part));
     }
@@ -153,7 +155,9 @@ pub(crate) async fn backlog(api: &ApiState, destination: &Destination, key: Limi
     }
     let sends = api.store.flow_sends(&[flow], now.before(MINUTE)).await?.first().copied().unwrap_or(0);
     let arrivals = api.store.recent_arrivals(flow, now, MINUTE).await?.count as f64 / MINUTE.as_secs_f64();
-    let found = KeyFigures::all(destination, backlogs.keys, now).into_iter().find(|figures| figures.key == key);
+    let of_group = share_of(api, destination).await?.map(|share| share.per_s);
+    let found =
+        KeyFigures::all(destination, of_group, backlogs.keys, now).into_iter().find(|figures| figures.key == key);
     let limits = || destination.settings.key_limits.as_deref().map_or(FlowLimits::NONE, |limits| limits.of(&key));
     let row = found.unwrap_or_else(|| KeyFigures::idle(key.clone(), limits()));
     let share = row.share;

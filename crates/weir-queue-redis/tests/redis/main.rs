@@ -13,6 +13,7 @@ mod generations;
 mod group_pacing;
 mod groups;
 mod installations;
+mod keyed_members;
 mod leases;
 mod limit_keys;
 mod lost_answers;

@@ -2,6 +2,7 @@
 //! holds, a loss of the queue and a crash.
 
 mod becoming_keyed;
+mod in_a_group;
 mod replayed;
 
 use std::{

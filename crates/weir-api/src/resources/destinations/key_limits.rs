@@ -51,7 +51,7 @@ fn is_pointer(text: &str) -> bool {
 
 object! {
     /// A budget for each value of a limit key, for example for each customer, inside the limits of the destination, which
-    /// all keys share. Not together with `limit_group`, `adaptive` or `ordered`.
+    /// all keys share; in a limit group each send counts in that, too. Not together with `adaptive` or `ordered`.
     pub(crate) struct KeyLimitsRequest {
         /// Must be given, except in a patch that keeps it. It finds a string, number or boolean in `data`; events without one
         /// have the key `""`. A `limit_key` of the event wins.
@@ -202,11 +202,7 @@ pub(super) fn check_alone(settings: &Settings, had_keys: bool) -> ApiResult<()> 
         true => "remove one of the two",
         false => "it has had `key_limits`, whose deliveries may still wait; create another destination for this",
     };
-    let others = [
-        ("limit_group", settings.limit_group.is_some()),
-        ("adaptive", settings.adaptive.is_some()),
-        ("ordered", settings.order.is_by_key()),
-    ];
+    let others = [("adaptive", settings.adaptive.is_some()), ("ordered", settings.order.is_by_key())];
     let mut errors = Errors::default();
     for (name, _) in others.into_iter().filter(|(_, is_set)| *is_set) {
         errors.add(format!("/{name}"), format!("cannot be combined with `key_limits` yet: {mend}"));

@@ -60,6 +60,7 @@ extend! {
             match self.binding.as_deref() {
                 Some("key") => "Its own limit",
                 Some("destination") => "It takes turns in the limits of the destination",
+                Some("group") => "It takes turns in the limit group of the destination",
                 Some("paused") => "It is paused",
                 Some("destination_paused") => "The destination is paused",
                 Some("destination_held") => "The destination is held",
