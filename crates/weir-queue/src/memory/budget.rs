@@ -29,6 +29,8 @@ pub(super) struct Budget {
     first_expiry: Timestamp,
     /// Permits issued so far.
     issued: u64,
+    /// When the slot of the last queued permit is expected, which another budget may delay.
+    pub(super) last_expected: Timestamp,
     /// The last claim: its time, and the permits that had been issued and were no longer outstanding.
     claimed: Option<(Timestamp, u64)>,
 }
@@ -97,6 +99,15 @@ impl Budget {
     /// The expected start of a slot that is taken after `others` further slots.
     pub(super) fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
         self.cursors.as_ref().map_or(now, |cursors| cursors.start_after(others, now))
+    }
+
+    /// The same behind queued permits, if the last of them has its slot when it is expected.
+    pub(super) fn start_behind(&self, others: u32, now: Timestamp) -> Timestamp {
+        let start = self.start_after(others, now);
+        match others.checked_sub(1) {
+            Some(before) => start.max(self.last_expected + start.since(self.start_after(before, now))),
+            None => start,
+        }
     }
 
     /// How long before a slot the run for it begins.

@@ -56,6 +56,10 @@ pub(super) struct Group {
     promises: u32,
     /// The next run is not due before this.
     floor: Timestamp,
+    /// When queued permits ask that wait for slots of their members' own. Until then the others take the slots before.
+    own_starts: Vec<Timestamp>,
+    /// Members whose own next slot begins before the permits of the next paced run would be ready.
+    hurried: u32,
     /// The members have `max_in_flight` sends in flight: the next settle makes the group due, and this time at the latest.
     waits_for_room: Option<Timestamp>,
     /// Its entry in the schedule.
@@ -66,6 +70,8 @@ pub(super) struct Group {
     pub(super) tag: Tag,
     /// When it had its last turn there.
     pub(super) had_turn: Timestamp,
+    /// As a member, its own limits delayed it: [`Job::in_time`](super::job::Job::in_time).
+    pub(super) in_time: bool,
 }
 
 impl Group {
@@ -188,6 +194,12 @@ impl Group {
         self.turns.insert((tag, id), weight);
     }
 
+    /// The slots until the next paced run have permits already. A member that its own limits have delayed, and that has had
+    /// no more than its share, would miss its own slot.
+    pub(super) fn hurry(&mut self) {
+        self.hurried = self.hurried.saturating_add(1);
+    }
+
     pub(super) fn leave(&mut self, tag: Tag, id: DestinationId) {
         self.turns.remove(&(tag, id));
     }
@@ -204,6 +216,7 @@ impl Group {
         self.drop_absent_callers(now);
         self.waits_for_room = None;
         self.floor = now + CADENCE;
+        let hurried = std::mem::take(&mut self.hurried);
         let max_in_flight = self.max_in_flight();
         let ahead = self.budget.ended_meanwhile(now, max_in_flight);
         let is_known = self.is_known(now);
@@ -244,7 +257,14 @@ impl Group {
             Binding::Batch => self.floor = now,
             Binding::Slots | Binding::Suspended | Binding::Until(_) => {}
         }
-        let allow = most.map_or(allowance.allow, |most| most.min(allowance.allow));
+        let mut allow = allowance.allow;
+        if hurried > 0 && allowance.binding == Binding::Slots {
+            // Their permits take slots for which others have permits already, which take the next ones. At most as many as
+            // the next run may publish.
+            let next = plan::allowance(&Observed { now: now + CADENCE, ..observed }).allow;
+            allow += hurried.min(next.saturating_sub(allow));
+        }
+        let allow = most.map_or(allow, |most| most.min(allow));
         if most.is_some() && allow > 0 {
             // The outer group decides when its next turn is.
             self.floor = now;
@@ -318,6 +338,19 @@ impl Group {
         *self.promised.entry(id).or_default() += permits;
     }
 
+    /// When a worker asks for a slot with the next permit, whose own slot is expected at `own`; at that time if it is later than
+    /// the slot behind those of the permits before it, or if it is to be `in_time`.
+    pub(super) fn expected_at(&mut self, now: Timestamp, own: Timestamp, in_time: bool) -> Timestamp {
+        self.own_starts.retain(|start| *start > now);
+        let others = self.budget.queued().saturating_sub(self.own_starts.len() as u32);
+        let behind = self.budget.start_behind(others, now);
+        if own > now && (in_time || own > behind) {
+            self.own_starts.push(own);
+            return own;
+        }
+        behind
+    }
+
     /// A run of this member publishes one of the permits that it was promised.
     pub(super) fn publish_promised(&mut self, id: DestinationId) {
         if let Some(left) = self.promised.get_mut(&id).filter(|left| **left > 0) {
@@ -371,6 +404,11 @@ impl Group {
         }
     }
 
+    /// Whether a member waits that would miss its own slot.
+    pub(super) fn is_hurried(&self) -> bool {
+        self.hurried > 0
+    }
+
     /// Whether a member or a caller waits.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.turns.is_empty() || self.callers.waiting() > 0
@@ -386,7 +424,11 @@ impl Group {
         }
         let queued = self.budget.queued() + self.promises;
         let waits_for_room = self.waits_for_room.filter(|_| self.callers.waiting() == 0);
-        let due = waits_for_room.unwrap_or_else(|| self.budget.due_for_next_slot(queued, now).max(self.floor));
+        let for_next_slot = || match self.hurried {
+            0 => self.budget.due_for_next_slot(queued, now).max(self.floor),
+            _ => now,
+        };
+        let due = waits_for_room.unwrap_or_else(for_next_slot);
         let due = self.promised_until().map_or(due, |until| due.min(until.max(now)));
         let until = self.terms.as_ref().and_then(|terms| terms.until).unwrap_or(Timestamp::MAX);
         Some(due.min(until.max(self.floor)))

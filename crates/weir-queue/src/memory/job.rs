@@ -61,6 +61,9 @@ pub(super) struct Job {
     pub(super) budget: Budget,
     /// Where the job's next turn begins, in the virtual time of its group.
     pub(super) tag: Tag,
+    /// Its own limits have delayed it: its next permit asks for a slot when they allow one, although others have permits for
+    /// the slots of its group until then.
+    pub(super) in_time: bool,
     /// The pace of an adaptive destination, once a run has set it.
     pub(super) pace: Option<Box<Pace>>,
     /// The permit that got the last slot, and the start of this slot.
@@ -84,6 +87,7 @@ impl Job {
             terms: None,
             budget: Budget::default(),
             tag: 0,
+            in_time: false,
             pace: None,
             last_grant: None,
             held: Held::default(),
@@ -247,6 +251,12 @@ impl Job {
     /// The expected start of a slot that is taken after `others` further slots.
     pub(super) fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
         let of_limits = self.budget.start_after(others, now);
+        self.pace.as_ref().map_or(of_limits, |pace| pace.cursor.start_after(others, now).max(of_limits))
+    }
+
+    /// The same behind queued permits, if the last of them has its slot when it is expected.
+    pub(super) fn start_behind(&self, others: u32, now: Timestamp) -> Timestamp {
+        let of_limits = self.budget.start_behind(others, now);
         self.pace.as_ref().map_or(of_limits, |pace| pace.cursor.start_after(others, now).max(of_limits))
     }
 

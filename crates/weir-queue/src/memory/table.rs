@@ -331,13 +331,28 @@ impl JobTable {
         }
         self.last_serial += 1;
         let id = PermitId { destination_id, serial: self.last_serial };
-        let mut expected_at = of_run.then(|| job.start_after(job.budget.queued(), now));
+        let expected_at = of_run.then(|| {
+            let mut expected = job.start_behind(job.budget.queued(), now);
+            let (mut in_time, mut waits_in) = (std::mem::take(&mut job.in_time), Vec::new());
+            for shared in shared_by(&self.groups, job.group()) {
+                let Some(group) = self.groups.get_mut(&shared) else { continue };
+                let own = expected;
+                expected = group.expected_at(now, own, in_time);
+                if expected != own {
+                    waits_in.push(shared);
+                }
+                in_time |= group.in_time;
+            }
+            job.budget.last_expected = expected;
+            for group in waits_in {
+                self.groups.entry(group).or_default().budget.last_expected = expected;
+            }
+            expected
+        });
         let mut member = destination_id;
         for shared in shared_by(&self.groups, job.group()) {
             let Some(group) = self.groups.get_mut(&shared) else { continue };
-            let budget = &mut group.budget;
-            expected_at = expected_at.map(|at| at.max(budget.start_after(budget.queued(), now)));
-            budget.queue(id.serial, delivery.expires_at);
+            group.budget.queue(id.serial, delivery.expires_at);
             if of_run {
                 group.publish_promised(member);
             } else {

@@ -93,8 +93,7 @@ fn destinations_with_keys_share_by_their_weights() {
 /// Each of the three budgets binds somewhere, and what one member cannot use goes to the others.
 #[test]
 fn each_of_three_budgets_is_kept_and_the_rest_goes_to_the_others() {
-    let mut world =
-        World::with_keyed(&[per_second(100)], &[(in_windows(&[(20, Period::SECOND)]), 1), (RateLimits::UNLIMITED, 1)]);
+    let mut world = World::with_keyed(&[per_second(100)], &[(per_second(20), 1), (RateLimits::UNLIMITED, 1)]);
     // The destination's own limit binds: its keys have 10/s each.
     for _ in 0..2 {
         world.add_key(1, RateLimits::UNLIMITED, 1, MANY);

@@ -120,6 +120,11 @@ impl JobTable {
     /// The budget of limit keys waits in the turn queue of its limit group. One that comes back begins at the present turn.
     fn enter_outer_turns(&mut self, now: Timestamp, id: LimitGroupId, outer: LimitGroupId) {
         let [Some(group), Some(keys)] = self.groups.get_disjoint_mut([&outer, &id]) else { return };
+        let own = keys.budget.start_after(keys.budget.queued(), now);
+        keys.in_time = keys.tag <= group.virtual_time && (own > now || keys.is_hurried());
+        if keys.in_time {
+            group.hurry();
+        }
         // It had no key to give a turn to only because their runs were under way.
         if now.since(keys.had_turn) > LONGEST_RUN {
             keys.tag = keys.tag.max(group.virtual_time);
@@ -140,7 +145,12 @@ impl JobTable {
     pub(super) fn enter_turn(&mut self, now: Timestamp, id: DestinationId, group: LimitGroupId, comes_back: bool) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if comes_back {
-            job.tag = job.tag.max(self.groups.entry(group).or_default().virtual_time);
+            let of = self.groups.entry(group).or_default();
+            job.in_time = job.tag <= of.virtual_time && job.start_after(job.budget.queued(), now) > now;
+            if job.in_time {
+                of.hurry();
+            }
+            job.tag = job.tag.max(of.virtual_time);
         }
         let tag = job.tag;
         self.move_to(id, Phase::Turn { group, tag });
