@@ -101,7 +101,8 @@ end
 local function enter_outer(id, group)
   -- It keeps its place if only runs of its keys were under way.
   local keeps = group.turn and now - (group.ran or 0) <= LONGEST_RUN
-  join_turns(id, group, keeps and group.turn.at or first_turn(id, group))
+  local at = first_turn(id, group)
+  join_turns(id, group, keeps and group.turn.at or at)
 end
 
 -- Gives turns to the members that come first, and makes the group due for its next slots while others wait. `given`: how many
@@ -110,12 +111,18 @@ end
 local function claim_group(id, group, due, given)
   local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
   local ahead = ended_meanwhile(group, queued + in_flight)
-  local open, is_full, of_callers = 0, false, 0
+  local open, is_full, of_callers, hurried = 0, false, 0, group.hurried or 0
+  group.hurried = nil
   if group.edited_at then
     FLOWS.run_parked(id, group)
   end
   if is_known(group) and not group.suspended then
     open, is_full, of_callers = open_turns(group, queued, in_flight, ahead)
+    if hurried > 0 and not is_full then
+      -- They take slots for which others have permits, which take the next ones.
+      local next_open = open_turns(group, queued, in_flight, ahead, CADENCE)
+      open = open + math.max(math.min(hurried, next_open - open), 0)
+    end
     if group.group then
       open = given and math.min(open, given)
     end
@@ -182,7 +189,7 @@ for index = 1, #due, 2 do
     -- A member waits for its turn. Only a run that is to find its cursors, or to close a shard that it has left, does not.
     join_turns(id, job, first_turn(id, job))
     save_job(id, job)
-    if (group_of(id, job).due or math.huge) <= now then
+    if FLOWS.is_due(group_of(id, job)) then
       due_groups[#due_groups + 1] = { job.group, now }
     end
   else
@@ -201,7 +208,7 @@ while due_groups[index] do
       claim_group(id, group, due_at)
     elseif group.phase ~= 'waiting' and redis.call('EXISTS', turns_of(id)) == 1 then
       enter_outer(id, group)
-      if group_named(group.group).due <= now then
+      if FLOWS.is_due(group_named(group.group)) then
         due_groups[#due_groups + 1] = { group.group, now }
       end
     elseif group.phase ~= 'waiting' then

@@ -9,6 +9,49 @@ local function add_all(set, scored)
   end
 end
 
+-- The expected start of a slot behind those of `others` queued permits, if the last of them has its slot when it is expected.
+function FLOWS.start_behind(job, others)
+  local start = slot_after(job, others, now)
+  if others > 0 then
+    start = math.max(start, (job.last_expected or 0) + start - slot_after(job, others - 1, now))
+  end
+  return start
+end
+
+-- When a worker asks for a slot of a group with a permit whose own slot is expected at `own`: at that time if it is later than
+-- the slot behind `others` permits, or if it is to be `in_time`. Until then the others take the slots before.
+function FLOWS.expected_at(group, own, others, in_time)
+  local own_starts = {}
+  for _, start in ipairs(group.own_starts or {}) do
+    own_starts[#own_starts + 1] = start > now and start or nil
+  end
+  group.own_starts = own_starts
+  local behind = FLOWS.start_behind(group, math.max(others - #own_starts, 0))
+  if own > now and (in_time or own > behind) then
+    own_starts[#own_starts + 1] = own
+    return own
+  end
+  return behind
+end
+
+-- When the slot of the next permit of a member is expected, behind so many permits of the job and of each of its groups.
+function FLOWS.expected(job, shared, others, others_in)
+  local expected, in_time, waits_in = FLOWS.start_behind(job, others), job.in_time, { job }
+  job.in_time = nil
+  for which, group_id in ipairs(shared) do
+    local group, own = groups[group_id], expected
+    expected = FLOWS.expected_at(group, own, others_in[which], in_time)
+    if expected ~= own then
+      waits_in[#waits_in + 1] = group
+    end
+    in_time = in_time or group.in_time
+  end
+  for _, delayed in ipairs(waits_in) do
+    delayed.last_expected = expected
+  end
+  return expected
+end
+
 -- Appends permits for the first `count` deliveries of a batch to the delivery queue. With `paced` each permit says when
 -- its slot is expected, after the queued permits. Without it a worker asks for the slot as soon as it is ready.
 local function issue_permits(id, job, batch, count, paced)
@@ -25,10 +68,15 @@ local function issue_permits(id, job, batch, count, paced)
     scored[2 * index - 1], scored[2 * index] = delivery.score, permit_named(digits(job.serial))
     -- The job is kept at least as long as its permits.
     job.permits_until = math.max(job.permits_until, delivery.expires)
-    local expected = paced and slot_after(job, others + index - 1, now) or 0
-    names[index] = scored[2 * index]
-    for which, group in ipairs(shared) do
-      expected = math.max(expected, slot_after(groups[group], others_in[which] + index - 1, now))
+    local expected = 0
+    if shared[1] then
+      names[index] = scored[2 * index]
+      expected = FLOWS.expected(job, shared, others + index - 1, others_in)
+      for which in ipairs(shared) do
+        others_in[which] = others_in[which] + 1
+      end
+    elseif paced then
+      expected = slot_after(job, others + index - 1, now)
     end
     local permit = struct.pack('>i8i8i8i8i8', generation, job.serial, delivery.expires, expected, now)
     redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)

@@ -90,9 +90,21 @@ local function join_turns(id, job, at)
 end
 
 -- The turn of a job that comes back with a backlog: it begins at the virtual time.
+--
+-- The slots until the next paced claim of the group have permits already. A job that its own limits have delayed, and that has
+-- had no more than its share, would miss its own slot: so the group is claimed at once, and the job is `in_time`.
 local function first_turn(id, job)
   local group = group_of(id, job)
-  return math.max(job.turn and job.turn.at or 0, group.virtual_time or 0)
+  local at, virtual_time = job.turn and job.turn.at or 0, group.virtual_time or 0
+  local is_delayed = job.cursors and slot_after(job, redis.call('ZCARD', queued_of(id)), now) > now
+  job.in_time = at <= virtual_time and (is_delayed or job.hurried) and true or nil
+  group.hurried = (group.hurried or 0) + (job.in_time and 1 or 0)
+  return math.max(at, virtual_time)
+end
+
+-- Whether a group is to be claimed now.
+function FLOWS.is_due(group)
+  return (group.due or math.huge) <= now or (group.hurried or 0) > 0
 end
 
 -- Calls a group if members wait in it. A group that waits for room is called only `sooner`, when there is some.
@@ -104,7 +116,8 @@ end
 
 -- How many permits may be given now, whether `max_in_flight` is what binds, and how many more there are for callers, whose
 -- calls it does not count: as `weir_core::plan::allowance`. `ahead`: how many permits end until these are ready.
-local function open_turns(group, queued, in_flight, ahead)
+-- `later`: if they were given in the next paced claim.
+local function open_turns(group, queued, in_flight, ahead, later)
   local promised = group.callers and CALLERS.of(group).promised or 0
   local others = queued + promised_by(group) + promised
   local room = most_outstanding(group) + ahead - in_flight - (others - promised)
@@ -113,7 +126,7 @@ local function open_turns(group, queued, in_flight, ahead)
   for _, cursor in ipairs(group.cursors.cursors) do
     most = math.min(most, cursor.limit + cursor.burst - 1 - others)
   end
-  local before = now + CADENCE + LEAD + group.preparation + 2 * (group.run_time or 0)
+  local before = now + CADENCE + LEAD + group.preparation + 2 * (group.run_time or 0) + (later or 0)
   local open, high = 0, most
   while open < high do
     local middle = math.ceil((open + high) / 2)

@@ -8,7 +8,7 @@ use weir_core::{
     plan::NextRun,
 };
 use weir_queue::{
-    GroupRun, JobLease, LeftShard, Permit, Permits as _, Publication, Published, Schedule as _, SlotAnswer, Terms,
+    GroupRun, JobLease, LeftShard, Permit, Permits as _, Publication, Published, Schedule, SlotAnswer, Terms,
     Wake, conformance::settings,
 };
 use weir_queue_redis::RedisQueue;
@@ -62,7 +62,7 @@ impl Moving {
         let left = |(destination_id, of_keys)| LeftShard { destination_id, of_keys, shard, version };
         let id = self.destination.id;
         let left = [(id, false), (budget_as_destination(id), true)].map(left);
-        assert_eq!(queue.close(&left).await.unwrap(), [true, true]);
+        assert_eq!(Schedule::close(queue, &left).await.unwrap(), [true, true]);
     }
 
     async fn wake(&self, queue: &RedisQueue, key: &str) {
