@@ -2802,7 +2802,7 @@ export interface components {
         };
         /**
          * @description A budget for each value of a limit key, for example for each customer, inside the limits of the destination, which
-         *     all keys share. Not together with `limit_group`, `adaptive` or `ordered`.
+         *     all keys share; in a limit group each send counts in that, too. Not together with `adaptive` or `ordered`.
          */
         KeyLimitsRequest: {
             key?: components["schemas"]["LimitKeyPointer"] | null;
@@ -3182,9 +3182,9 @@ export interface components {
              */
             achieved_per_s: number;
             /**
-             * @description What bounds it: `paused`, `key` (its own limits) or `destination` (the limits that all keys share); or that nothing is
-             *     sent to the destination: `destination_paused`, `destination_held` or `destination_breaker` (not closed). Null if
-             *     nothing waits or nothing bounds it.
+             * @description What bounds it: `paused`, `key` (its own limits), `destination` (the limits that all keys share) or `group` (the limit
+             *     group of the destination); or that nothing is sent to the destination: `destination_paused`, `destination_held` or
+             *     `destination_breaker` (not closed). Null if nothing waits or nothing bounds it.
              * @example key
              */
             binding: string | null;

@@ -111,19 +111,41 @@ async fn what_is_wrong_with_limit_keys_is_named() {
 }
 
 #[tokio::test]
-async fn a_destination_that_had_limit_keys_gets_no_group_order_or_adaptive_pace() {
+async fn a_destination_that_had_limit_keys_gets_no_order_or_adaptive_pace() {
     let server = Server::start().await;
     let id = server.with_limit_keys().await;
     let path = format!("/v1/destinations/{id}");
-    let group = server.post("/v1/limit-groups", json!({"name": "g"})).await.expect(StatusCode::CREATED);
     for removes in [json!({}), json!({"key_limits": null})] {
-        for (name, value) in [("limit_group", group["id"].clone()), ("ordered", json!(true)), ("adaptive", json!({}))] {
+        for (name, value) in [("ordered", json!(true)), ("adaptive", json!({}))] {
             let mut patch = removes.clone();
             patch[name] = value;
             let refused = server.patch(&path, patch).await;
             assert_eq!(refused.pointers(), [format!("/{name}")]);
         }
     }
+}
+
+/// Each of its keys says what binds it.
+#[tokio::test]
+async fn a_destination_with_limit_keys_joins_and_leaves_a_limit_group() {
+    let server = Server::start().await;
+    let id = server.with_limit_keys().await;
+    let path = format!("/v1/destinations/{id}");
+    let group = json!({"name": "g", "rate_limits": [{"limit": 1, "period": "second"}]});
+    let group = server.post("/v1/limit-groups", group).await.expect(StatusCode::CREATED);
+    let joined = server.patch(&path, json!({"limit_group": group["id"]})).await.expect(StatusCode::OK);
+    assert_eq!(joined["limit_group"], group["id"]);
+    for customer in ["cus_1", "cus_2"] {
+        server.event_of(&id, json!({"data": {"customer": {"id": customer}}})).await;
+    }
+    let keys = server.get(&format!("{path}/keys")).await.expect(StatusCode::OK);
+    let of_each = |name: &str| keys["data"].as_array().unwrap().iter().map(|key| key[name].clone()).collect::<Vec<_>>();
+    assert_eq!(of_each("binding"), ["group", "group"], "{keys}");
+    assert_eq!(of_each("share_per_s"), [0.5, 0.5], "{keys}");
+    let left = server.patch(&path, json!({"limit_group": null})).await.expect(StatusCode::OK);
+    assert_eq!(left["limit_group"], Value::Null);
+    let keys = server.get(&format!("{path}/keys")).await.expect(StatusCode::OK);
+    assert!(keys["data"][0]["binding"] != "group", "{keys}");
 }
 
 #[tokio::test]
