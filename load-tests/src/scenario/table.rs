@@ -30,6 +30,7 @@ scenarios!(
     "group-fair",
     "group-edit",
     "group-move",
+    "group-below-share",
     "cost-window",
     "reservations-beside",
     "key-flood",

@@ -8,7 +8,7 @@ use weir_core::{
     plan::NextRun,
 };
 use weir_queue::{
-    GroupRun, JobLease, LeftShard, Permit, Permits as _, Publication, Published, Schedule, SlotAnswer, Terms, Wake,
+    GroupRun, JobLease, LeftShard, Permit, Publication, Published, Schedule, SlotAnswer, Terms, Wake,
     conformance::settings,
 };
 use weir_queue_redis::RedisQueue;
