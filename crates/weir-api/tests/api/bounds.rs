@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, stream};
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use weir_api::SettingKeys;
 
 use crate::harness::{Options, ROOT, Reply, Server, json_request};
@@ -122,10 +122,19 @@ async fn a_body_that_arrives_too_slowly_is_ended() {
         open.request.await.problem(408);
     }
     // A login needs no key.
+    let (reads, is_read) = oneshot::channel();
     let (mut request, _sender) = arriving("", None);
     *request.uri_mut() = "/v1/session".parse().unwrap();
+    *request.body_mut() = Body::from_stream(stream::once(async {
+        reads.send(()).unwrap();
+        std::future::pending::<Result<Bytes, std::convert::Infallible>>().await
+    }));
     let mut open = Box::pin(server.send(request));
-    assert!(open.as_mut().now_or_never().is_none(), "the request waits for its body");
+    // The store is asked before the body is read, and answers in real time.
+    tokio::select! {
+        _ = &mut open => panic!("the request waits for its body"),
+        read = is_read => read.unwrap(),
+    }
     tokio::time::advance(Duration::from_millis(10_001)).await;
     open.await.problem(408);
 }
