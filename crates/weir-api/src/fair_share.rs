@@ -144,19 +144,56 @@ impl Drop for Seat {
     }
 }
 
+/// The right of a request to a seat, when it is its turn.
+#[derive(Clone)]
+pub(crate) struct Turn {
+    share: FairShare,
+    sharer: Sharer,
+}
+
+impl Turn {
+    fn of(share: FairShare, request: &Request) -> Result<Self, Response> {
+        match request.extensions().get::<Caller>().map(Caller::sharer) {
+            Some(sharer) => Ok(Self { share, sharer }),
+            None => Err(problem::internal("a request was not authenticated", request.uri()).into_response()),
+        }
+    }
+
+    /// Waits for the seat.
+    pub(crate) async fn seat(&self) -> Result<Seat, Problem> {
+        let Self { share, sharer } = self;
+        share.take(*sharer).await.ok_or_else(|| {
+            meters::no_room(share.class, Reason::Client);
+            let detail = format!("this key has too many {} under way or waiting; try again", share.name);
+            Problem::no_room(Reason::Client, detail)
+        })
+    }
+}
+
 /// Lets a request wait for its turn, as a part of the handler of its route. The handler may keep the seat for work that
 /// goes on after the client has gone: it is an extension of the request.
 pub(crate) async fn in_turn(State(share): State<FairShare>, mut request: Request, next: Next) -> Response {
-    let Some(sharer) = request.extensions().get::<Caller>().map(Caller::sharer) else {
-        return problem::internal("a request was not authenticated", request.uri()).into_response();
+    let turn = match Turn::of(share, &request) {
+        Ok(turn) => turn,
+        Err(refused) => return refused,
     };
-    let Some(seat) = share.take(sharer).await.map(Arc::new) else {
-        meters::no_room(share.class, Reason::Client);
-        let detail = format!("this key has too many {} under way or waiting; try again", share.name);
-        return Problem::no_room(Reason::Client, detail).into_response();
+    let seat = match turn.seat().await {
+        Ok(seat) => Arc::new(seat),
+        Err(problem) => return problem.into_response(),
     };
     request.extensions_mut().insert(Arc::clone(&seat));
     next.run(request).await
+}
+
+/// Gives a request a [`Turn`] as an extension: its handler waits for the seat where it reads much.
+pub(crate) async fn if_needed(State(share): State<FairShare>, mut request: Request, next: Next) -> Response {
+    match Turn::of(share, &request) {
+        Ok(turn) => {
+            request.extensions_mut().insert(turn);
+            next.run(request).await
+        }
+        Err(refused) => refused,
+    }
 }
 
 #[cfg(test)]

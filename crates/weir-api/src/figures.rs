@@ -65,6 +65,8 @@ pub(crate) struct Measured {
     pub(crate) share: Option<Share>,
     /// What the limits of its limit keys allow, where that is read.
     pub(crate) keys: Option<KeysTogether>,
+    /// Whether all of its limit keys that wait, wait for their own limits, as was read at most some time ago.
+    pub(crate) are_keys_bound: Option<bool>,
 }
 
 /// The figures of a destination.

@@ -73,7 +73,7 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Opti
         // What reads much and changes nothing may be read from a replica.
         let handler = match route.work {
             Work::HeavyRead | Work::Audit if route.method != Method::GET => route.handler,
-            Work::Light | Work::Wait => route.handler,
+            Work::Light | Work::LightUnlessKeyed | Work::Wait => route.handler,
             _ => route.handler.route_layer(middleware::from_fn(from_replica)),
         };
         let handler = match shedding.zip(route.class) {
@@ -89,12 +89,15 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Opti
         let share = match route.work {
             Work::Light if route.class == Some(Class::Control) => Some(shares.changes.clone()),
             Work::Light | Work::Wait => None,
-            Work::HeavyRead => Some(shares.heavy_reads.clone()),
+            Work::LightUnlessKeyed | Work::HeavyRead => Some(shares.heavy_reads.clone()),
             Work::Audit => Some(shares.audits.clone()),
             Work::Simulation => Some(shares.simulations.clone()),
         };
         let handler = match share {
             None => handler,
+            Some(share) if route.work == Work::LightUnlessKeyed => {
+                handler.route_layer(middleware::from_fn_with_state(share, fair_share::if_needed))
+            }
             Some(share) => handler.route_layer(middleware::from_fn_with_state(share, fair_share::in_turn)),
         };
         // The last layer comes first: who may not use a route does not wait for it.
@@ -145,6 +148,9 @@ impl Default for Shares {
 enum Work {
     /// Single rows, or counters.
     Light,
+    /// The same, but of a destination with limit keys the first 20,000 deliveries that are due. Then the handler takes a seat
+    /// for a heavy read itself.
+    LightUnlessKeyed,
     /// A page of a list, or the traffic of a month: either may read thousands of rows.
     HeavyRead,
     Audit,
@@ -222,12 +228,13 @@ fn table() -> Vec<Route<Api>> {
         route(PUT, "/v1/destinations/by-name/{tenant}/{name}", Role(Operate), Class::Control, destinations::put),
         route(GET, "/v1/destinations/{id}/secret", Role(Admin), Class::Read, secrets::show),
         route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), Class::Control, secrets::rotate),
-        route(GET, "/v1/destinations/{id}/backlog", Role(Read), Class::Read, backlog::show),
+        route(GET, "/v1/destinations/{id}/backlog", Role(Read), Class::Read, backlog::show).of(Work::LightUnlessKeyed),
         route(GET, "/v1/destinations/{id}/history", Role(Read), Class::Read, history::show).of(Work::HeavyRead),
         route(GET, "/v1/destinations/{id}/health", Role(Read), Class::Read, destinations::health::show)
             .of(Work::HeavyRead),
         route(GET, "/v1/destinations/{id}/rate", Role(Read), Class::Read, rate::show).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/overview", Role(Read), Class::Read, overview::show),
+        route(GET, "/v1/destinations/{id}/overview", Role(Read), Class::Read, overview::show)
+            .of(Work::LightUnlessKeyed),
         route(GET, "/v1/overview", Role(Read), Class::Read, overview::list),
         route(GET, "/v1/overview/history", Role(Read), Class::Read, overview::history),
         route(GET, "/v1/stream", Role(Read), Class::Read, stream::follow),
@@ -333,7 +340,8 @@ async fn no_method(method: Method, uri: Uri) -> Problem {
 mod tests {
     use std::collections::BTreeMap;
 
-    use axum::body::Body;
+    use axum::{Extension, body::Body};
+    use futures_util::FutureExt as _;
     use http::Request;
     use serde_json::{Value, json};
     use tower::ServiceExt as _;
@@ -401,6 +409,7 @@ mod tests {
     async fn only_lists_and_audits_may_be_read_from_a_replica() {
         for (verb, work, expected) in [
             (GET, Work::Light, "false"),
+            (GET, Work::LightUnlessKeyed, "false"),
             (GET, Work::HeavyRead, "true"),
             (GET, Work::Audit, "true"),
             (POST, Work::HeavyRead, "false"),
@@ -415,6 +424,20 @@ mod tests {
             let body = axum::body::to_bytes(answer.into_body(), 8).await.unwrap();
             assert_eq!(body, expected, "{work:?}");
         }
+    }
+
+    /// One key gets half of the seats for heavy reads, whichever routes it asks.
+    #[tokio::test]
+    async fn a_route_that_reads_much_of_some_destinations_takes_a_seat_in_its_handler() {
+        let handler = |Extension(turn): Extension<fair_share::Turn>| async move {
+            let seats = [turn.seat().now_or_never(), turn.seat().now_or_never(), turn.seat().now_or_never()];
+            seats.map(|seat| seat.is_some_and(|seat| seat.is_ok()).to_string()).join(" ")
+        };
+        let table = vec![route(GET, "/any", Open, None, handler).of(Work::LightUnlessKeyed)];
+        let mut request = Request::builder().uri("/any").body(Body::empty()).unwrap();
+        request.extensions_mut().insert(Caller::for_test(Read));
+        let answer = routed(table, None).with_state(()).oneshot(request).await.unwrap();
+        assert_eq!(axum::body::to_bytes(answer.into_body(), 64).await.unwrap(), "true true false");
     }
 
     /// A route whose handler takes no caller is guarded too, and a request whose sender nobody looked for is refused.

@@ -19,7 +19,7 @@ pub use self::{
     group::{BEHIND, CAUGHT_UP, GroupAlert, GroupStatus, NEVER_DRAINS_AFTER},
     state::{AlertRecord, AlertState},
 };
-use crate::{adaptive::Fall, fault::Late, refusals::Refusals, refusing::Refusing};
+use crate::{adaptive::Fall, fault::Late, limit_key::LimitKey, refusals::Refusals, refusing::Refusing};
 
 /// A backlog has cleared when each of its measures is below this fraction of its threshold. A backlog that stays close
 /// to a threshold would otherwise raise and clear its alert again and again.
@@ -113,7 +113,26 @@ pub struct DestinationStatus {
     pub pace: Option<Option<Fall>>,
     /// What its receiver answered of late. `None`: nothing is known.
     pub refusing: Option<Refusing>,
+    /// The limit keys that wait for their own limits.
+    pub bound_keys: BoundKeys,
 }
+
+/// Limit keys of a destination that wait, and whose own limits allow less than their part of its rate.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BoundKeys {
+    /// At most [`Self::NAMED`], those first that take longest.
+    pub named: Vec<LimitKey>,
+    /// All of them.
+    pub count: usize,
+    /// The time until the last of them is sent, without new events.
+    pub drains_in: Option<Duration>,
+}
+
+impl BoundKeys {
+    /// A text with more names is read by nobody.
+    pub const NAMED: usize = 3;
+}
+
 /// A measure of a backlog that is above its threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -28,6 +28,11 @@ pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus
             data["reasons"] = json!(measures);
             data["thresholds"] = thresholds(measures, policy);
             data["backlog"] = backlog();
+            let keys = &status.bound_keys;
+            if !keys.named.is_empty() {
+                let named: Vec<_> = keys.named.iter().map(|key| key.as_str()).collect();
+                data["limit_keys"] = json!({"named": named, "more": keys.count.saturating_sub(named.len())});
+            }
         }
         Alert::BreakerOpened { reason } => {
             data["reason"] = json!(reason);

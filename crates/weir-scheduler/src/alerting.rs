@@ -23,7 +23,8 @@ use weir_core::{
 };
 use weir_queue::{SharedQueue, Wake, known_paces};
 use weir_store::{
-    AlertStore, Condition, CostWatch, GroupBacklogs, GroupTraffic, Ingested, NewEvent, PaceWatch, RefusalWatch,
+    AlertStore, Condition, CostWatch, GroupBacklogs, GroupTraffic, Ingested, KeyWatch, NewEvent, PaceWatch,
+    RefusalWatch,
 };
 
 use self::recipients::{Recipients, Said};
@@ -55,6 +56,7 @@ pub struct AlertPublisher {
     traffic: GroupTraffic,
     wants_traffic: bool,
     costs: CostWatch,
+    keys: KeyWatch,
     last_pass: Option<Timestamp>,
     /// What the watch over stalls of this process found last.
     stalls: watch::Receiver<Arc<StallReport>>,
@@ -92,6 +94,7 @@ impl AlertPublisher {
             traffic: GroupTraffic::default(),
             wants_traffic: false,
             costs: CostWatch::default(),
+            keys: KeyWatch::default(),
             last_pass: None,
             stalls,
         }
@@ -137,6 +140,8 @@ impl AlertPublisher {
         let members = about.iter().map(|(condition, destination, pace_per_s)| (*condition, destination, *pace_per_s));
         let now = self.clock.now();
         let groups = GroupBacklogs::read(&*self.store, members, &self.traffic, &mut self.costs, &policy, now).await?;
+        let waiting = about.iter().filter(|(condition, ..)| condition.waiting > 0);
+        self.keys.look(&*self.store, waiting.map(|(_, destination, _)| destination), now).await?;
         self.wants_traffic = groups.iter().next().is_some();
         gauge!("weir_limit_groups_behind").set(groups.iter().filter(|group| group.is_behind(now)).count() as f64);
         let updates: Vec<_> =
@@ -154,6 +159,7 @@ impl AlertPublisher {
                     refusing: self.refusals.answered(destination.id),
                     ..status
                 };
+                let status = self.keys.add_to(status, destination.id);
                 let speaks_for = groups.speaks_for(destination);
                 alert_update(destination, condition, &status, speaks_for, &policy, &subscribers, now)
             });

@@ -19,7 +19,7 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
-    alerting::CONDITIONS,
+    alerting::{CONDITIONS, GROUP_ALERTS},
     claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
     counters::{COUNTS, FOLD, LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING, PLACES},
     database::Database,
@@ -177,6 +177,22 @@ async fn members_of_limit_groups_are_found_by_their_indexes() {
     {
         assert_plan_with("on", &mut connection, name, sql, expected, ["limit_group_members"; 3]).await;
     }
+}
+
+const MANY_RECORDS_OF_ALERTS: &str = "
+INSERT INTO limit_groups SELECT gen_random_uuid(), '*', number, '[]', NULL, number, number
+FROM generate_series(1, 20) AS number;
+INSERT INTO alert_states (destination_id, version, state) SELECT gen_random_uuid(), 1, '{}' FROM generate_series(1, 20000);
+ANALYZE limit_groups; ANALYZE alert_states";
+
+/// Few groups, and a record for each of many destinations.
+#[tokio::test]
+async fn alerts_of_limit_groups_are_found_by_their_ids() {
+    let database = Database::migrated().await;
+    let mut connection = PgConnection::connect_with(&open::options(&database.url()).unwrap()).await.unwrap();
+    raw_sql(MANY_RECORDS_OF_ALERTS).execute(&mut connection).await.unwrap();
+    let expected = ["Index Scan using alert_states_pkey on alert_states s"];
+    assert_plan_with("on", &mut connection, "alerts of groups", GROUP_ALERTS, &expected, ["alert_states"; 3]).await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use weir_core::{
     access::TenantScope,
     activity::Activity,
     adaptive::{COMPARED, Change, Fall},
-    alert::{AlertPolicy, AlertRecord, DestinationStatus},
+    alert::{AlertPolicy, AlertRecord, BoundKeys, DestinationStatus},
     refusals::Refusals,
     stall::Late,
 };
@@ -88,6 +88,7 @@ impl Condition {
             stalled,
             pace: None,
             refusing: None,
+            bound_keys: BoundKeys::default(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The backlogs of limit groups: which members a group holds back, what it leaves to each, and whether it is behind.
 //!
 //! A group holds a member back if the member has a backlog, is not stopped, and could send more without the group; and if
-//! the group is used, because what waits for a retry waits for no slot. Idle members count by what they send.
+//! the group is used, because what waits for a retry waits for no slot. Idle members count by what they send. A group is used
+//! when its sends come near its limit, or as much of its members is out as may be in flight: then it leaves them what it sends.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,16 +11,17 @@ use std::{
 };
 
 use weir_core::{
-    Condition as Obstacle, Destination, DestinationId, LimitGroup, LimitGroupId, RateLimit, Timestamp,
+    Condition as Obstacle, DeliveryState, Destination, DestinationId, LimitGroup, LimitGroupId, RateLimit, Timestamp,
     alert::{AlertPolicy, AlertRecord, GroupStatus},
     limit::Shape,
     shares::{Share, Wish, divide},
 };
 
-use crate::{Alerting, Condition, CostWatch, LimitGroups, Outbox, Reservations, StoreResult, limit_in_costs};
+use crate::{Alerting, Condition, CostWatch, Counters, LimitGroups, Outbox, Reservations, StoreResult, limit_in_costs};
 
 /// A group whose members send at least this share of its limit is used: slots leave out up to 1 % of a window, and a minute
-/// of sends begins and ends with a part of a bucket.
+/// of sends begins and ends with a part of a bucket. The same share of the maximum in flight: between the end of a send and
+/// the next claim there is room.
 const USED: f64 = 0.8;
 /// Below this many sends a minute the number of them says nothing about the use.
 const TELLING: f64 = 10.0;
@@ -93,7 +95,7 @@ pub struct GroupBacklogs {
 impl GroupBacklogs {
     /// Looks at these destinations. A few statements, however many groups there are.
     pub async fn read<'a>(
-        store: &(impl Alerting + LimitGroups + Outbox + Reservations + ?Sized),
+        store: &(impl Alerting + Counters + LimitGroups + Outbox + Reservations + ?Sized),
         members: impl IntoIterator<Item = GroupMember<'a>>,
         traffic: &'a GroupTraffic,
         costs: &mut CostWatch,
@@ -120,13 +122,22 @@ impl GroupBacklogs {
             Some((destination.id, limit_in_costs(destination, group.map(|group| &**group), now)?))
         });
         costs.look(store, wanted, now).await?;
+        // What is out of the members with a backlog, where it is bounded.
+        let bounded = groups.values().filter(|group| group.at(now).max_in_flight.is_some());
+        let bounded = bounded.filter_map(|group| members_of.get(&group.id)).flatten().map(|(_, member, _)| member.id);
+        let bounded: Vec<_> = bounded.collect();
+        let counts = if bounded.is_empty() { Vec::new() } else { store.counts(&bounded).await? };
+        let out: HashMap<_, _> =
+            bounded.iter().copied().zip(counts.iter().map(|counts| counts.of(DeliveryState::Delivering))).collect();
         let (mut this, mut asked) = (Self { costs: costs.clone(), ..Self::default() }, 0);
         for group in groups.into_values() {
             let members = members_of.remove(&group.id).unwrap_or_default();
             let record = records.remove(&group.id).unwrap_or_default();
             let costs = &*costs;
-            let mut look = Look { group, members, record, traffic, costs, policy, now, is_used: false };
-            look.is_used = look.sends_show_use() || look.is_held();
+            let mut look = Look { group, members, record, traffic, costs, policy, now, is_used: false, is_full: false };
+            let is_used = look.sends_show_use() || look.is_held();
+            look.is_full = !is_used && look.is_full(&out);
+            look.is_used = is_used || look.is_full;
             // Callers outside Weir may use it.
             if !look.is_used && asked < ASKED && (Look { is_used: true, ..look.clone() }).backlog().is_behind(now) {
                 asked += 1;
@@ -191,9 +202,24 @@ struct Look<'a> {
     now: Timestamp,
     /// What an unused group has waiting does not wait for it.
     is_used: bool,
+    /// As much is out as may be in flight.
+    is_full: bool,
 }
 
 impl Look<'_> {
+    fn is_full(&self, out: &HashMap<DestinationId, u64>) -> bool {
+        let out: u64 = self.members.iter().filter_map(|(_, member, _)| out.get(&member.id)).sum();
+        let most = self.group.at(self.now).max_in_flight;
+        most.is_some_and(|most| out as f64 >= USED * f64::from(most))
+    }
+
+    /// What the group allows its members: its limits or, where it is full, what it sends at present.
+    fn rate(&self) -> Option<f64> {
+        let limit = self.group.at(self.now).rate_limits.per_second_at(self.mean_cost());
+        let sends = self.is_full.then(|| self.traffic.of(self.group.id).sends_per_s);
+        [limit, sends].into_iter().flatten().reduce(f64::min)
+    }
+
     fn is_held(&self) -> bool {
         self.group.temporary.hold_at(self.now).is_some()
     }
@@ -202,6 +228,9 @@ impl Look<'_> {
     /// rare sends and windows that were sent at once tell nothing.
     fn sends_show_use(&self) -> bool {
         let group = self.group.at(self.now);
+        if group.rate_limits.is_unlimited() {
+            return false;
+        }
         let tells = |limit: &RateLimit| limit.shape() == Shape::Even && !limit.is_in_costs();
         let tells = group.rate_limits.as_slice().iter().all(tells);
         let rate = group.rate_limits.per_second().filter(|rate| tells && rate * LATELY.as_secs_f64() >= TELLING);
@@ -219,9 +248,7 @@ impl Look<'_> {
 
     /// What the group leaves to each of these members; `None` where it has no rate.
     fn shares(&self) -> Vec<Option<Share>> {
-        let Some(rate) = self.group.at(self.now).rate_limits.per_second_at(self.mean_cost()) else {
-            return vec![None; self.members.len()];
-        };
+        let Some(rate) = self.rate() else { return vec![None; self.members.len()] };
         let wish = |(_, destination, pace_per_s): &GroupMember<'_>| {
             let destination = destination.at(self.now);
             let settings = &destination.settings;

@@ -28,7 +28,7 @@
 //! `ingest`, `limit_groups`, `limit_keys`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
 //! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, `group_backlogs` says which members
-//! limit groups hold back, `cost_watch` what waiting deliveries cost, and `replica` says which reads a replica may answer.
+//! limit groups hold back, `cost_watch` what waiting deliveries cost, `key_watch` which keys hold back their own, and `replica` says which reads a replica may answer.
 //!
 //! `filters` has the pages of lists and their filters, `state_names` the names that statements use.
 
@@ -52,6 +52,7 @@ mod group_backlogs;
 mod history;
 mod ingest;
 pub mod intake;
+mod key_watch;
 mod limit_groups;
 mod limit_keys;
 mod list_statements;
@@ -106,6 +107,7 @@ pub use history::{
     DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
 };
 pub use ingest::{Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
+pub use key_watch::KeyWatch;
 pub use limit_groups::{
     GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
     tenant_code,
@@ -172,7 +174,8 @@ bundles! {
     /// For the dead letters of deleted destinations.
     AbandonedStore: Counters + Destinations + History + Results;
     /// For alerts.
-    AlertStore: Alerting + Destinations + Ingest + LimitGroups + Outbox + Paces + RefusalStore + Reservations;
+    AlertStore: Alerting + Counters + Destinations + Ingest + LimitGroups + LimitKeys + Outbox + Paces + RefusalStore
+        + Reservations;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
         + DeadLetterStore + ApiKeys + Counters + EventTypes + LimitGroupEdits + Replays + Shedding;

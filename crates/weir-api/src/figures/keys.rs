@@ -166,7 +166,7 @@ impl KeysTogether {
 
 impl Measured {
     /// Whether what waits is of limit keys whose own limits allow less than those of the destination. Where the keys are not
-    /// read, the sends tell: they stay below its limits, although something has waited during all the time over which they
+    /// read now, what was read last counts ([`weir_store::KeyWatch`]). Until then the sends tell: they stay below its limits, although something has waited during all the time over which they
     /// are counted, and nothing else has kept it from being sent meanwhile.
     pub(super) fn is_bound_by_keys(&self, destination: &Destination, now: Timestamp) -> bool {
         let settings = &destination.settings;
@@ -175,6 +175,9 @@ impl Measured {
         }
         if self.keys.is_some() {
             return self.is_known_to_be_bound_by_keys(settings);
+        }
+        if let Some(are_bound) = self.are_keys_bound {
+            return are_bound;
         }
         let counted = if is_slow(&settings.rate_limits) { COUNTED_IF_SLOW } else { COUNTED };
         let since = now.before(counted);

@@ -284,4 +284,9 @@ fn known_keys_that_wait_bound_the_rate_and_the_drain() {
     let stands = of(&[("still", 9)], false);
     assert_eq!((stands.reason, stands.effective_per_s, stands.drain_eta), (Some(Reason::Key), Some(0.0), None));
     assert_eq!(of(&[("a", 9)], true).reason, Some(Reason::Limit), "there may be others");
+    // Where they are not read now, what was read last counts, also at once.
+    for (are_keys_bound, reason) in [(true, Reason::Key), (false, Reason::Limit)] {
+        let known = Measured { are_keys_bound: Some(are_keys_bound), ..measured(9, 0, 0.0) };
+        assert_eq!(Figures::of(&destination(keyed), &known, NOW).reason, Some(reason), "{are_keys_bound}");
+    }
 }

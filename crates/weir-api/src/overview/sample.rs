@@ -16,7 +16,7 @@ use weir_core::{
 };
 use weir_queue::{SharedQueue, known_paces};
 use weir_store::{
-    CostWatch, DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult,
+    CostWatch, DestinationFilter, KeyWatch, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult,
     TRAFFIC_BUCKET, limit_in_costs,
 };
 
@@ -58,6 +58,7 @@ pub(crate) struct Sample {
     replays: OpenReplays,
     refusals: RefusalWatch,
     costs: CostWatch,
+    keys: KeyWatch,
     /// The last changes with their numbers, oldest first.
     changes: VecDeque<(u64, Arc<Change>)>,
     last_change: u64,
@@ -123,6 +124,9 @@ impl Sample {
             Some((destination.id, limit_in_costs(destination, group.map(|group| &**group), now)?))
         });
         costs.look(store, costly, now).await?;
+        let mut keys = last.map(|last| last.keys.clone()).unwrap_or_default();
+        let waits = |one: &&Arc<Destination>| counts.get(&one.id).is_some_and(|counts| counts.waiting() > 0);
+        keys.look(store, destinations.iter().filter(waits), now).await?;
         let mut paces = known_paces(queue, destinations.iter().map(|destination| &**destination)).await;
 
         let mut measured = |destination: &Arc<Destination>| {
@@ -151,6 +155,7 @@ impl Sample {
                 pace: paces.remove(&id),
                 share: None,
                 keys: None,
+                are_keys_bound: keys.all_bound(id),
             }
         };
         let mut measured: Vec<_> = destinations.iter().map(&mut measured).collect();
@@ -174,6 +179,7 @@ impl Sample {
             replays,
             refusals,
             costs,
+            keys,
             changes: VecDeque::new(),
             last_change: 0,
             snapshots: Mutex::default(),
@@ -244,6 +250,11 @@ impl Sample {
     /// What waiting deliveries cost, where limits count costs.
     pub(crate) fn costs(&self) -> CostWatch {
         self.costs.clone()
+    }
+
+    /// Which limit keys wait for their own limits.
+    pub(crate) fn keys(&self) -> &KeyWatch {
+        &self.keys
     }
 
     /// What a receiver that refuses has answered of late.

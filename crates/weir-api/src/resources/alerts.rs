@@ -212,6 +212,7 @@ pub(crate) async fn active(
             refusing: sample.answered(destination.id),
             ..condition.status(destination, refused, stalled, pace_per_s, now)
         };
+        let status = sample.keys().add_to(status, destination.id);
         for alert in condition.record.history().problems(&policy, &status, now) {
             // The alert about its limit group says so.
             let is_told = matches!(alert, Alert::BacklogHigh(_)) && groups.speaks_for(destination);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use weir_api_types as types;
 use weir_core::{
     DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring, shares::Share,
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
+    fair_share::{Seat, Turn},
     figures::{Figures, KeysTogether, Measured, flood_began, is_slow, millis, per_second},
     problem::ApiResult,
     readers::{
@@ -59,9 +60,11 @@ pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    Extension(turn): Extension<Turn>,
     Query(asked): Query<BacklogParameters>,
 ) -> ApiResult<Json<types::Backlog>> {
     let destination = destinations::find(&api, &caller, id).await?;
+    let _seat = seat_to_read_keys(&destination, &turn).await?;
     if let Some(LimitKeyText(key)) = asked.key {
         return limit_keys::backlog(&api, &destination, key).await.map(Json);
     }
@@ -69,6 +72,14 @@ pub(crate) async fn show(
     let now = api.clock.now();
     let measured = measure(&api, &destination, &counts, now).await?;
     Ok(Json(view(&counts, Figures::of(&destination, &measured, now), now)))
+}
+
+/// The seat of a heavy read for one that reads which keys of a destination wait.
+pub(crate) async fn seat_to_read_keys(destination: &Destination, turn: &Turn) -> ApiResult<Option<Seat>> {
+    match destination.settings.key_limits {
+        Some(_) => Ok(Some(turn.seat().await?)),
+        None => Ok(None),
+    }
 }
 
 /// Measures a destination anew.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use weir_api_types as types;
 use weir_core::{Condition, DeliveryState, DestinationId, Timestamp, limit::MinInterval};
 use weir_store::Traffic;
@@ -10,6 +10,7 @@ use weir_store::Traffic;
 use super::destinations::{self, adaptive::rate_view, rates, view::override_view};
 use crate::{
     auth::Caller,
+    fair_share::Turn,
     figures::{Figures, Measured, millis},
     overview::{Minutes, Order, Row, Sample, Standing, Totals},
     problem::ApiResult,
@@ -252,9 +253,11 @@ pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    Extension(turn): Extension<Turn>,
     _: Query<()>,
 ) -> ApiResult<Json<types::DestinationOverview>> {
     let destination = destinations::find(&api, &caller, id).await?;
+    let _seat = backlog::seat_to_read_keys(&destination, &turn).await?;
     let is_current = |row: &Row| row.destination.updated_at >= destination.updated_at;
     let mut sample = api.live.sample().await?;
     if !sample.row(id).is_some_and(is_current) {

@@ -93,6 +93,7 @@ pub(super) struct AlertData {
     reasons: Vec<String>,
     thresholds: BTreeMap<String, f64>,
     backlog: Backlog,
+    limit_keys: BoundKeys,
     reason: String,
     new: u64,
     dead_letters: u64,
@@ -112,12 +113,34 @@ struct Backlog {
     drain_eta_s: Option<f64>,
 }
 
+/// The limit keys that wait for their own limits.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct BoundKeys {
+    named: Vec<String>,
+    more: u64,
+}
+
+impl BoundKeys {
+    /// A sentence, or nothing.
+    fn text(&self) -> String {
+        let quoted: Vec<_> = self.named.iter().map(|key| format!("“{key}”")).collect();
+        let (names, is_one) = (quoted.join(", "), quoted.len() == 1 && self.more == 0);
+        match (quoted.is_empty(), self.more) {
+            (true, _) => String::new(),
+            (_, 0) if is_one => format!(" The limit key {names} waits for its own limit."),
+            (_, 0) => format!(" The limit keys {names} wait for limits of their own."),
+            (_, more) => format!(" The limit keys {names} and {} more wait for limits of their own.", more.count()),
+        }
+    }
+}
+
 impl AlertData {
     /// What the alert of this type says, in a sentence.
     pub(super) fn text(&self, event_type: &str) -> String {
         let Self { backlog, reason, new, dead_letters, .. } = self;
         match event_type {
-            "weir.backlog.high" => self.backlog(false),
+            "weir.backlog.high" => self.backlog(false) + &self.limit_keys.text(),
             "weir.backlog.cleared" if backlog.waiting == 0 => "Nothing waits any more.".to_owned(),
             "weir.backlog.cleared" => self.backlog(true),
             "weir.limit_group.behind" => self.group(),
@@ -224,6 +247,20 @@ mod tests {
         assert_eq!(
             high(&["backlog_depth", "drain_beyond_ttl"], 9, json!(7_200)),
             "9 deliveries wait. Some expire before the backlog drains (in 2 h)."
+        );
+        let of_keys = |named: &[&str], more: u64| {
+            let (backlog, limit_keys) = (json!({"waiting": 9}), json!({"named": named, "more": more}));
+            text(
+                "weir.backlog.high",
+                json!({"reasons": ["oldest_age_s"], "backlog": backlog, "limit_keys": limit_keys}),
+            )
+            .split_off("9 deliveries wait, the oldest for 0 s.".len())
+        };
+        assert_eq!(of_keys(&["a"], 0), " The limit key “a” waits for its own limit.");
+        assert_eq!(of_keys(&["a", "b"], 0), " The limit keys “a”, “b” wait for limits of their own.");
+        assert_eq!(
+            of_keys(&["a", "b", "c"], 7),
+            " The limit keys “a”, “b”, “c” and 7 more wait for limits of their own."
         );
     }
 

@@ -108,6 +108,8 @@ macro_rules! store_conformance {
             an_unused_group_holds_nobody_back_unless_others_use_it,
             a_held_group_is_behind_only_by_thresholds,
             a_group_whose_limit_counts_costs_drains_by_what_waits,
+            a_group_that_only_bounds_what_is_in_flight_is_behind_while_that_is_out,
+            keys_that_wait_for_their_own_limits_are_named_and_delay_their_destination,
             alerts_of_groups_are_recorded_beside_those_of_destinations,
             homes_are_forgotten_only_by_who_has_read_the_last_edit,
             reservations_are_read_back_newest_first_page_by_page,

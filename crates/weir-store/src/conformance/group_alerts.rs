@@ -140,6 +140,28 @@ pub async fn alerts_of_groups_are_recorded_beside_those_of_destinations(mut subj
     assert_eq!(backlogs.iter().count(), 0);
 }
 
+/// It leaves its members what it sends at present. Where less is out than may be, they wait for something else.
+pub async fn a_group_that_only_bounds_what_is_in_flight_is_behind_while_that_is_out(subject: Subject) {
+    let rate_limits = RateLimits::UNLIMITED;
+    let made = LimitGroup { tenant: Some(TENANT.to_owned()), rate_limits, max_in_flight: Some(10), ..group(9) };
+    let made = subject.store.set_limit_group(None, made, activity().into()).await.expect("set");
+    let GroupChange::Made(made) = made else { panic!("{made:?}") };
+    let mut member = destination(1);
+    (member.settings.rate_limits, member.settings.limit_group) = (RateLimits::UNLIMITED, Some(made.id));
+    subject.create(member).await;
+    subject.post(1, 0..100).await;
+    subject.claim(1, 7).await;
+    let rates = [(3.0, 4.0), (0.0, 0.0)];
+    let (backlogs, found, conditions) = subject.group_backlogs(rates).await;
+    assert!(!backlogs.speaks_for(&found[0]) && !only(&backlogs).is_behind(LATER));
+    assert_eq!(backlogs.drains_in((&conditions[0], &found[0], None), LATER), None);
+    subject.claim(1, 3).await;
+    let (backlogs, found, conditions) = subject.group_backlogs(rates).await;
+    assert!(backlogs.speaks_for(&found[0]) && only(&backlogs).is_behind(LATER));
+    let drains = backlogs.drains_in((&conditions[0], &found[0], None), LATER);
+    assert_eq!(drains.map(|drains| drains.as_secs()), Some(30), "90 at three a second");
+}
+
 /// A limit in points is used up by the cost of what waits.
 pub async fn a_group_whose_limit_counts_costs_drains_by_what_waits(subject: Subject) {
     let points = RateLimit::new(600, Period::MINUTE).and_then(RateLimit::in_costs).expect("a limit");

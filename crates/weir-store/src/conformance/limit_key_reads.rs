@@ -1,11 +1,14 @@
 //! What is read by limit keys and their flows: the last sends, due flows, backlogs, and lists.
 
+use weir_core::alert::{BoundKeys, DestinationStatus};
+
 use super::{
     limit_keys::{by_number, flow, key, keyed, of_key},
     *,
 };
 use crate::{
-    ErrorFilter, FlowKey, KeyBacklog, KeyBacklogs, KeyCounts, ListOrder, Purge, SendHistory, SendsRequest, SentCounts,
+    ErrorFilter, FlowKey, KeyBacklog, KeyBacklogs, KeyCounts, KeyWatch, ListOrder, Purge, SendHistory, SendsRequest,
+    SentCounts,
 };
 
 impl Subject {
@@ -19,6 +22,32 @@ impl Subject {
         let row = |of: KeyBacklog| (of.key.to_string(), of.waiting, of.oldest_at.since(NOW).as_millis());
         backlogs.keys.into_iter().map(row).collect()
     }
+}
+
+/// Keys of the destination may send 2/s each, and key `a` is paused.
+pub async fn keys_that_wait_for_their_own_limits_are_named_and_delay_their_destination(subject: Subject) {
+    let with_limit = |limit| {
+        let mut destination = keyed(1);
+        destination.settings.rate_limits = per_second(limit);
+        Arc::new(destination)
+    };
+    subject.create(keyed(1)).await;
+    let look = async |destination: Arc<Destination>| {
+        let mut watch = KeyWatch::default();
+        watch.look(&*subject.store, [&destination], NOW).await.expect("look");
+        let status = DestinationStatus { waiting: 9, drains_in: Some(seconds(1)), ..Default::default() };
+        (watch.add_to(status, destination.id), watch.all_bound(destination.id))
+    };
+    subject.post_keys(1, &["a", "b", "c", "c", "c", "c", "c", "c", "d", "d", "e"]).await;
+    let (status, all_bound) = look(with_limit(100)).await;
+    let BoundKeys { named, count, drains_in } = status.bound_keys;
+    assert_eq!((named, count), (vec![key("c"), key("d"), key("b")], 4));
+    assert_eq!((drains_in, status.drains_in), (Some(seconds(3)), Some(seconds(3))), "six at two a second");
+    assert_eq!(all_bound, Some(true), "the others are paused");
+    // Where the destination leaves them less than their own limits, these hold nothing back.
+    let (status, all_bound) = look(with_limit(4)).await;
+    assert_eq!((status.bound_keys, status.drains_in), (BoundKeys::default(), Some(seconds(1))));
+    assert_eq!(all_bound, Some(false));
 }
 
 pub async fn the_last_sends_of_a_flow_are_those_of_its_key(mut subject: Subject) {

@@ -34,6 +34,7 @@ fn sample(rows: Vec<Row>) -> Sample {
         replays: OpenReplays::new(),
         refusals: RefusalWatch::default(),
         costs: CostWatch::default(),
+        keys: KeyWatch::default(),
         changes: VecDeque::new(),
         last_change: 0,
         snapshots: parking_lot::Mutex::default(),

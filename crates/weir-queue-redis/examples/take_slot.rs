@@ -1,0 +1,181 @@
+//! What a slot costs in CPU time, by the number of budgets that it is taken from: in the process, and in Redis.
+//!
+//! ```sh
+//! WEIR_TEST_REDIS_URL=redis://localhost:6379 cargo run --release -p weir-queue-redis --example take_slot
+//! ```
+//!
+//! The server is used by nothing else meanwhile. Each figure is the median of some rounds; the last column compares with
+//! the slot that is taken from one budget.
+
+#![expect(clippy::print_stdout, reason = "an example prints")]
+
+use std::{error::Error, fs, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use weir_core::{
+    Clock, DeliveryId, EventId, LimitGroup, LimitGroupId, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    claim::{Claim, ClaimedBody, ClaimedDelivery},
+    event::EventBody,
+    plan::NextRun,
+};
+use weir_queue::{
+    GroupRun, Permit, Publication, SharedQueue, SlotAnswer, SlotRequest, Terms, Wake, conformance::settings,
+    memory::MemoryQueue,
+};
+use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
+
+type Done<T> = Result<T, Box<dyn Error>>;
+
+/// As many as go in one call.
+const PERMITS: usize = 200;
+const ROUNDS: usize = 41;
+const LEASE: Duration = Duration::from_secs(30);
+const GROUP: LimitGroupId = LimitGroupId::from_bytes([0x77; 16]);
+
+/// From which budgets slots are taken. Each has a limit, which never binds.
+struct Layout {
+    name: &'static str,
+    terms: fn(Terms) -> Terms,
+}
+
+const LAYOUTS: [Layout; 2] = [
+    Layout { name: "destination", terms: |terms| terms },
+    Layout { name: "destination and group", terms: |terms| Terms { group: Some(GROUP), ..terms } },
+];
+
+fn limits() -> RateLimits {
+    RateLimits::new(RateLimit::new(1_000_000, Period::SECOND).into_iter().collect()).unwrap_or_default()
+}
+
+fn group() -> Arc<LimitGroup> {
+    Arc::new(LimitGroup {
+        id: GROUP,
+        tenant: None,
+        name: "account".to_owned(),
+        rate_limits: limits(),
+        max_in_flight: None,
+        keys_of: None,
+        temporary: Default::default(),
+        created_at: Timestamp::from_secs(1),
+        updated_at: Timestamp::from_secs(1),
+    })
+}
+
+struct Bed {
+    queue: SharedQueue,
+    clock: Arc<dyn Clock>,
+}
+
+impl Bed {
+    async fn permits(&self, layout: &Layout) -> Done<Vec<Permit>> {
+        let destination = settings(&limits(), 10_000);
+        let id = destination.id;
+        let terms = (layout.terms)(Terms::of(&destination, self.clock.now()));
+        self.queue.learn_group(id, terms.group);
+        self.queue.wake(&[Wake { destination_id: id, due: self.clock.now() }]).await?;
+        let mut waiting = PERMITS;
+        while waiting > 0 {
+            for lease in self.queue.claim_due(16, LEASE).await?.leases {
+                let is_known = lease.turn.is_some_and(|turn| turn.is_known);
+                let count = match (terms.group, lease.turn) {
+                    (None, _) => waiting,
+                    (Some(_), Some(turn)) if turn.is_known => waiting.min(turn.permits as usize),
+                    _ => 0,
+                };
+                waiting -= count;
+                let next = match waiting {
+                    0 => NextRun::Stop,
+                    _ if is_known => NextRun::Paced,
+                    _ => NextRun::Now,
+                };
+                let new = || Limiter::new(&limits());
+                let recovered = lease.cursors.is_none().then(new);
+                let of_group = lease.turn.filter(|turn| !turn.is_known).map(|_| new());
+                let group = terms.group.map(|_| GroupRun { terms: group(), recovered: of_group });
+                let deliveries = (0..count).map(|number| self.delivery(lease.destination_id, number as u8)).collect();
+                let terms = Some(terms.clone());
+                let publication = Publication { lease, terms, recovered, group, pace: None, deliveries, next };
+                self.queue.publish(vec![publication]).await?;
+            }
+        }
+        let mut permits = Vec::new();
+        while permits.len() < PERMITS {
+            permits.extend(self.queue.take(PERMITS - permits.len()).await?);
+        }
+        Ok(permits)
+    }
+
+    fn delivery(&self, id: weir_core::DestinationId, number: u8) -> ClaimedDelivery {
+        let claim = Claim { delivery_id: DeliveryId::from_bytes([number; 16]), destination_id: id, epoch: 1 };
+        ClaimedDelivery {
+            flow_id: id,
+            claim,
+            event_id: EventId::from_bytes([number; 16]),
+            event_created_at: self.clock.now(),
+            attempts: 0,
+            attempts_before: 0,
+            is_replay: false,
+            cost: 1,
+            body: ClaimedBody::Inline(EventBody::stored(Bytes::from_static(b"{}"), 0)),
+            expires_at: self.clock.now() + Duration::from_secs(60),
+            destination: None,
+        }
+    }
+
+    /// Microseconds of CPU time for each slot. `cpu`: those that were used by now.
+    async fn cost(&self, layout: &Layout, cpu: impl AsyncFn() -> Done<f64>) -> Done<f64> {
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            let permits = self.permits(layout).await?;
+            let before = cpu().await?;
+            let answers =
+                join_all(permits.iter().map(|permit| self.queue.take_slot(SlotRequest::new(permit.id)))).await;
+            rounds.push((cpu().await? - before) / PERMITS as f64);
+            let granted = answers.iter().filter(|answer| matches!(answer, Ok(SlotAnswer::Granted(..)))).count();
+            if granted < PERMITS {
+                return Err(format!("{granted} of {PERMITS} slots were granted").into());
+            }
+            let settled: Vec<_> = permits.iter().map(|permit| permit.id.into()).collect();
+            self.queue.settle(&settled).await?;
+        }
+        rounds.sort_by(f64::total_cmp);
+        Ok(rounds[ROUNDS / 2])
+    }
+
+    async fn print(&self, what: &str, cpu: impl AsyncFn() -> Done<f64>) -> Done<()> {
+        let mut one = None;
+        for layout in &LAYOUTS {
+            let us = self.cost(layout, &cpu).await?;
+            let one = *one.get_or_insert(us);
+            println!("{what:<11} {:<24} {us:>7.2} µs  {:.2} ×", layout.name, us / one);
+        }
+        Ok(())
+    }
+}
+
+/// Of this thread, which is the only one.
+async fn of_process() -> Done<f64> {
+    let text = fs::read_to_string("/proc/self/schedstat")?;
+    let nanos: f64 = text.split(' ').next().unwrap_or_default().parse()?;
+    Ok(nanos / 1_000.0)
+}
+
+async fn of_server(client: &redis::Client) -> Done<f64> {
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let text: String = redis::cmd("INFO").arg("cpu").query_async(&mut connection).await?;
+    let used = ["used_cpu_user:", "used_cpu_sys:"].map(|name| text.lines().find_map(|line| line.strip_prefix(name)));
+    let seconds: Vec<f64> = used.into_iter().flatten().filter_map(|text| text.trim().parse().ok()).collect();
+    Ok(seconds.iter().sum::<f64>() * 1e6)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Done<()> {
+    let url = std::env::var("WEIR_TEST_REDIS_URL")?;
+    let redis = RedisQueue::open(RedisConfig::new(Topology::Single(url.clone()))).await?;
+    let clock: Arc<dyn Clock> = redis.clock();
+    let memory = Bed { queue: Arc::new(MemoryQueue::new(Arc::clone(&clock))), clock: Arc::clone(&clock) };
+    memory.print("in process", of_process).await?;
+    let client = redis::Client::open(url)?;
+    Bed { queue: Arc::new(redis), clock }.print("Redis", async || of_server(&client).await).await
+}
