@@ -14,13 +14,15 @@ use std::{error::Error, fs, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use weir_core::{
-    Clock, DeliveryId, EventId, LimitGroup, LimitGroupId, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    Clock, DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, LimitKey, Limiter, Period,
+    RateLimit, RateLimits, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
+    limit_key::KeyLimits,
     plan::NextRun,
 };
 use weir_queue::{
-    GroupRun, Permit, Publication, SharedQueue, SlotAnswer, SlotRequest, Terms, Wake, conformance::settings,
+    GroupRun, Permit, Publication, SharedQueue, SlotAnswer, SlotRequest, Terms, Turn, Wake, conformance::settings,
     memory::MemoryQueue,
 };
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
@@ -36,13 +38,37 @@ const GROUP: LimitGroupId = LimitGroupId::from_bytes([0x77; 16]);
 /// From which budgets slots are taken. Each has a limit, which never binds.
 struct Layout {
     name: &'static str,
-    terms: fn(Terms) -> Terms,
+    has_keys: bool,
+    limit_group: Option<LimitGroupId>,
 }
 
-const LAYOUTS: [Layout; 2] = [
-    Layout { name: "destination", terms: |terms| terms },
-    Layout { name: "destination and group", terms: |terms| Terms { group: Some(GROUP), ..terms } },
+const LAYOUTS: [Layout; 4] = [
+    Layout { name: "destination", has_keys: false, limit_group: None },
+    Layout { name: "destination, group", has_keys: false, limit_group: Some(GROUP) },
+    Layout { name: "key, destination", has_keys: true, limit_group: None },
+    Layout { name: "key, destination, group", has_keys: true, limit_group: Some(GROUP) },
 ];
+
+impl Layout {
+    /// A destination of its own, so that no layout finds what another one has left.
+    fn destination(&self) -> Destination {
+        let mut destination = settings(&limits(), 10_000);
+        let number = 1 + u8::from(self.has_keys) + 2 * u8::from(self.limit_group.is_some());
+        destination.id = DestinationId::from_bytes([number; 16]);
+        destination.settings.limit_group = self.limit_group;
+        if self.has_keys {
+            destination.keyed_at = Some(Timestamp::from_secs(1));
+            destination.settings.key_limits = Some(Arc::new(KeyLimits {
+                pointer: "/customer".to_owned(),
+                rate_limits: limits(),
+                max_in_flight: None,
+                weight: 1,
+                overrides: Default::default(),
+            }));
+        }
+        destination
+    }
+}
 
 fn limits() -> RateLimits {
     RateLimits::new(RateLimit::new(1_000_000, Period::SECOND).into_iter().collect()).unwrap_or_default()
@@ -69,18 +95,26 @@ struct Bed {
 
 impl Bed {
     async fn permits(&self, layout: &Layout) -> Done<Vec<Permit>> {
-        let destination = settings(&limits(), 10_000);
-        let id = destination.id;
-        let terms = (layout.terms)(Terms::of(&destination, self.clock.now()));
-        self.queue.learn_group(id, terms.group);
+        let destination = layout.destination();
+        let key = layout.has_keys.then(|| LimitKey::new("cus_1"));
+        let id = key.as_ref().map_or(destination.id, |key| key.flow_id(destination.id));
+        let terms = match &key {
+            Some(_) => Terms::of(&destination.flow(key.as_ref()), self.clock.now()),
+            None => Terms::of(&destination, self.clock.now()),
+        };
+        let terms = Terms { outer: destination.outer_group(), ..terms };
+        let keys = layout.has_keys.then(|| Arc::new(destination.as_group()));
+        let shared: Vec<_> = keys.into_iter().chain(layout.limit_group.map(|_| group())).collect();
+        self.queue.learn_group(id, layout.limit_group);
         self.queue.wake(&[Wake { destination_id: id, due: self.clock.now() }]).await?;
         let mut waiting = PERMITS;
         while waiting > 0 {
             for lease in self.queue.claim_due(16, LEASE).await?.leases {
-                let is_known = lease.turn.is_some_and(|turn| turn.is_known);
-                let count = match (terms.group, lease.turn) {
-                    (None, _) => waiting,
-                    (Some(_), Some(turn)) if turn.is_known => waiting.min(turn.permits as usize),
+                let seen: Vec<_> = lease.turn.iter().flat_map(Turn::groups).collect();
+                let is_known = seen.len() == shared.len() && seen.iter().all(|of| of.is_known);
+                let count = match lease.turn {
+                    _ if shared.is_empty() => waiting,
+                    Some(turn) if is_known => waiting.min(turn.permits as usize),
                     _ => 0,
                 };
                 waiting -= count;
@@ -91,11 +125,14 @@ impl Bed {
                 };
                 let new = || Limiter::new(&limits());
                 let recovered = lease.cursors.is_none().then(new);
-                let of_group = lease.turn.filter(|turn| !turn.is_known).map(|_| new());
-                let group = terms.group.map(|_| GroupRun { terms: group(), recovered: of_group });
+                let read = |terms: &Arc<LimitGroup>| GroupRun {
+                    terms: Arc::clone(terms),
+                    recovered: seen.iter().find(|of| of.group == terms.id && !of.is_known).map(|_| new()),
+                };
+                let groups = shared.iter().map(read).collect();
                 let deliveries = (0..count).map(|number| self.delivery(lease.destination_id, number as u8)).collect();
                 let terms = Some(terms.clone());
-                let publication = Publication { lease, terms, recovered, group, pace: None, deliveries, next };
+                let publication = Publication { lease, terms, recovered, groups, pace: None, deliveries, next };
                 self.queue.publish(vec![publication]).await?;
             }
         }
@@ -106,7 +143,7 @@ impl Bed {
         Ok(permits)
     }
 
-    fn delivery(&self, id: weir_core::DestinationId, number: u8) -> ClaimedDelivery {
+    fn delivery(&self, id: DestinationId, number: u8) -> ClaimedDelivery {
         let claim = Claim { delivery_id: DeliveryId::from_bytes([number; 16]), destination_id: id, epoch: 1 };
         ClaimedDelivery {
             flow_id: id,

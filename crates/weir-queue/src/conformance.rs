@@ -48,7 +48,7 @@ pub use self::{
 };
 use crate::{
     DueJobs, HandedBack, Hold, JobLease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
-    Terms, TermsChange, UsedSlot, Wake,
+    Terms, TermsChange, Wake,
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -315,12 +315,6 @@ impl Subject {
         self.queue.settle(&[permit.id.into()]).await.expect("settle");
     }
 
-    /// Settles the permit of a send that started in this slot, by this instant.
-    async fn settle_used(&self, permit: &Permit, slot: Slot, by: Timestamp) {
-        let used = Some(UsedSlot { slot, by, cost: permit.delivery.cost });
-        self.queue.settle(&[Settled { used, ..permit.id.into() }]).await.expect("settle");
-    }
-
     /// Settles the permit of a send that started at this instant and was answered.
     async fn settle_answered(&self, permit: &Permit, sent_at: Timestamp) {
         self.queue.settle(&[Settled { id: permit.id, answered: Some(sent_at) }]).await.expect("settle");
@@ -371,7 +365,6 @@ macro_rules! queue_conformance {
             a_lease_has_the_margins_and_the_minimum_interval,
             a_margin_makes_the_spacing_longer,
             a_window_lets_its_sends_start_at_once_and_keeps_them_across_edits,
-            a_settled_slot_of_a_window_counts_by_the_start_of_its_send,
             a_slot_under_a_limit_in_costs_takes_the_cost_of_its_event,
             a_window_continues_from_what_is_recorded,
             an_edit_runs_a_parked_job_at_once,

@@ -32,12 +32,6 @@ while more() do
   elseif step == 'give_back' then
     local at, cost = number(), number()
     give_back_in(budgets, slots[#slots - 1] or 0, at, cost)
-  elseif step == 'started' then
-    local back, late, cost = number(), number(), number()
-    local first, last = slots[#slots - 2 * back - 1], slots[#slots - 2 * back]
-    for _, budget in ipairs(first and budgets or {}) do
-      slot_started(budget, first, last, first + late, cost)
-    end
   elseif step == 'hold' then
     hold_limiter(budgets[of], number())
   elseif step == 'limits' then
@@ -60,8 +54,6 @@ enum Step {
     Wait(Timestamp, u32),
     /// The slot that was granted last was not used, by a send of this cost.
     GiveBack(u32),
-    /// The send of the slot that was granted so many before the last one started so long after its begin, with this cost.
-    Started(u32, Duration, u32),
     Hold(Timestamp),
     Limits(RateLimits),
     /// Only the last start is known.
@@ -89,11 +81,6 @@ fn in_rust(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
             Step::GiveBack(cost) => {
                 let start = slots.last().map_or(Timestamp::MAX, |slot| slot.start);
                 budget::give_back(&mut all, *cost, start, late());
-            }
-            Step::Started(back, late, cost) => {
-                if let Some(at) = slots.len().checked_sub(1 + *back as usize) {
-                    all.iter_mut().for_each(|budget| budget.started(*cost, slots[at], slots[at].start + *late));
-                }
             }
             Step::Hold(until) => budgets[of].hold(*until),
             Step::Limits(new) => {
@@ -126,7 +113,6 @@ fn in_lua(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
             Step::Wide(at, width) => call.arg("wide").not_before(*at).arg(micros(*width)),
             Step::Wait(at, cost) => call.arg("wait").not_before(*at).arg(*cost),
             Step::GiveBack(cost) => call.arg("give_back").not_before(late()).arg(*cost),
-            Step::Started(back, late, cost) => call.arg("started").arg(*back).arg(micros(*late)).arg(*cost),
             Step::Hold(until) => call.arg("hold").not_before(*until),
             Step::Limits(new) => {
                 limits[of] = new;
@@ -332,7 +318,7 @@ fn limits_of_the_whole_range() -> impl Strategy<Value = RateLimits> {
 
 /// Steps at rising times.
 fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
-    let parts = (0u64..3_000_000, 0u8..if edits { 16 } else { 10 }, any_limits(), 1u32..100);
+    let parts = (0u64..3_000_000, 0u8..if edits { 12 } else { 10 }, any_limits(), 1u32..100);
     prop::collection::vec(parts, 1..60).prop_map(|list| {
         let (mut now, mut last) = (0, 1);
         let step = |(gap, kind, limits, cost)| {
@@ -343,10 +329,7 @@ fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
                 7 => Step::GiveBack(if gap % 4 > 0 { last } else { cost }),
                 8 => Step::Hold(at(now + gap)),
                 9 => Step::Recover(at(now)),
-                10..12 => Step::Limits(limits),
-                12.. => {
-                    Step::Started(cost % 7, Duration::from_micros(gap % 12_000), if gap % 4 > 0 { last } else { 1 })
-                }
+                10.. => Step::Limits(limits),
                 _ => {
                     last = cost;
                     Step::Take(at(now), cost)

@@ -187,37 +187,6 @@ pub async fn a_window_lets_its_sends_start_at_once_and_keeps_them_across_edits(s
     assert!(fifth.start + subject.precision >= least, "{fifth:?}");
 }
 
-pub async fn a_settled_slot_of_a_window_counts_by_the_start_of_its_send(subject: Subject) {
-    // Slots of 10 ms, and buckets of 1.7 ms.
-    let window = window(2, Period::SECOND);
-    let permits = subject.permits(window.clone(), 3, NextRun::Stop).await;
-    let first = granted(subject.ask_for_slot(&permits[0]).await);
-    let second = granted(subject.ask_for_slot(&permits[1]).await);
-    let next = async |limits: &RateLimits| {
-        let lease = subject.begin_run().await;
-        let start = lease.cursors.as_ref().expect("known").next_start(first.start);
-        subject.publish(lease, limits.clone(), 0, NextRun::Stop).await;
-        start
-    };
-    let by_end = next(&window).await;
-    assert!(by_end + subject.precision >= first.end + Period::SECOND.window(), "{by_end:?} {first:?}");
-    subject.settle_used(&permits[0], first, first.start).await;
-    let by_start = next(&window).await;
-    let least = first.start + Period::SECOND.window();
-    assert!(by_start < by_end && by_start + subject.precision >= least, "{by_start:?} {by_end:?} {first:?}");
-    // A repeated call finds no permit.
-    subject.settle_used(&permits[0], second, second.start - Duration::from_millis(20)).await;
-    // The clock of Redis is known a little better with each call.
-    let is_same = |one: Timestamp, other: Timestamp| one.since(other) + other.since(one) < Duration::from_millis(4);
-    assert!(is_same(next(&window).await, by_start));
-    // What an edit has counted anew stays where it is.
-    let lowered = RateLimits::new(vec![window.as_slice()[0].with_margin(1).expect("a margin")]).expect("one limit");
-    subject.edit(&lowered, false).await;
-    let edited = next(&lowered).await;
-    subject.settle_used(&permits[1], second, second.start).await;
-    assert!(is_same(next(&lowered).await, edited));
-}
-
 pub async fn a_slot_under_a_limit_in_costs_takes_the_cost_of_its_event(subject: Subject) {
     let points = |limit: u32| {
         let limit = RateLimit::new(limit, Period::SECOND).and_then(RateLimit::in_costs);
