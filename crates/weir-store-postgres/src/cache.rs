@@ -7,8 +7,15 @@
 //! There are two kinds of readers. A lookup names destinations and compares the version and the hold of each. Ingest needs
 //! every destination of a tenant and asks for versions above the highest cached one. This finds every change, because
 //! edits that affect ingest hold the tenant's lock, so their versions become visible in order (locks.rs).
+//!
+//! Ingest reads few changes inside a batch, because other producers and edits of the tenant wait for it. If there are
+//! more, as at the first event of a tenant with many destinations, the producers of this tenant read them first, page by
+//! page and without its lock: by the order of the versions, a page leaves no gap.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use parking_lot::{Mutex, MutexGuard};
 use weir_core::{Destination, DestinationId, Timestamp};
@@ -70,6 +77,8 @@ impl DestinationCache {
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     by_name: HashMap<String, Tenant>,
+    /// The tenants of which more has changed than ingest reads at once, and the turn to read the rest.
+    behind: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +92,29 @@ impl Tenants {
     /// The highest cached version of a tenant; 0 if the tenant is not cached.
     pub(crate) fn version(&self, tenant: &str) -> i64 {
         self.by_name.get(tenant).map_or(0, |tenant| tenant.version)
+    }
+
+    /// The tenants of these events of which many changes are not cached.
+    pub(crate) fn behind(&self, events: &[NewEvent]) -> Vec<(String, Arc<tokio::sync::Mutex<()>>)> {
+        if self.behind.is_empty() {
+            return Vec::new();
+        }
+        let tenants: HashSet<&str> = events.iter().map(|new| new.event.tenant.as_str()).collect();
+        let behind = tenants.into_iter().filter_map(|tenant| self.behind.get_key_value(tenant));
+        behind.map(|(tenant, turn)| (tenant.clone(), Arc::clone(turn))).collect()
+    }
+
+    pub(crate) fn is_behind(&self, tenant: &str) -> bool {
+        self.behind.contains_key(tenant)
+    }
+
+    /// Notes whether changes of the tenant are left that are not cached.
+    pub(crate) fn set_behind(&mut self, tenant: &str, is_behind: bool) {
+        if is_behind {
+            self.behind.entry(tenant.to_owned()).or_default();
+        } else if !self.behind.is_empty() {
+            self.behind.remove(tenant);
+        }
     }
 
     /// The destinations that an event has, as far as they are cached.

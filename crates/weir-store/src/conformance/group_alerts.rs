@@ -1,9 +1,10 @@
-//! The alerts of limit groups, and which members groups hold back.
+//! The alerts of limit groups and of the installation, and which members groups hold back.
 
 use weir_core::{
     LimitGroup, ReservationId,
     alert::{AlertPolicy, AlertRecord, AlertState, GroupStatus},
     reservation::Reservation,
+    stall::{Fault, Outage},
     temporary::{Hold, Temporary},
 };
 
@@ -138,6 +139,19 @@ pub async fn alerts_of_groups_are_recorded_beside_those_of_destinations(mut subj
     assert_eq!(subject.store.group_alerts().await.expect("read"), []);
     let (backlogs, ..) = subject.group_backlogs([(0.0, 0.0); 2]).await;
     assert_eq!(backlogs.iter().count(), 0);
+}
+
+pub async fn the_alert_about_the_installation_is_recorded_beside_those_of_destinations(mut subject: Subject) {
+    subject.create_many(1).await;
+    let outage = Outage { fault: Fault::NoWorker, since: NOW };
+    assert_eq!(subject.store.installation_alerts().await.expect("read"), Default::default());
+    let told = AlertState::default().outage_alert(Some(Some(outage))).expect("an alert");
+    let record = AlertRecord::new(told, told);
+    let set = async |version| subject.store.record_installation_alerts(version, record).await.expect("record");
+    assert!(set(0).await && !set(0).await && set(1).await);
+    subject.reopen().await;
+    assert_eq!(subject.store.installation_alerts().await.expect("read"), (2, record));
+    assert_eq!(subject.store.conditions(&TenantScope::All).await.expect("conditions"), [], "it is no destination");
 }
 
 /// A limit in points is used up by the cost of what waits.
