@@ -150,3 +150,55 @@ impl Directory for Tenants {
         self.by_name.get_mut(tenant).map(|found| found.destinations.matching(event_type).ids).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::raw_sql;
+    use weir_store::{Destinations as _, History as _, Ingest as _};
+
+    use crate::{
+        PostgresStore,
+        database::Database,
+        fixtures::{NOW, creation, destination, event},
+    };
+
+    /// Copies of the only destination, which take other event types.
+    const COPIES: &str = "
+    INSERT INTO destinations SELECT copy.* FROM destinations one, generate_series(1, 2500) AS number,
+        LATERAL jsonb_populate_record(one, jsonb_build_object('id', gen_random_uuid(),
+            'version', nextval('destination_versions'), 'event_types', format('[\"other.%s\"]', number))) AS copy";
+
+    /// How many are cached, by the version up to which they are.
+    const READS: &str = "SELECT count(*) FROM destinations WHERE version <= $1";
+
+    #[tokio::test]
+    async fn many_changes_are_read_before_the_batch_and_once_for_all_producers() {
+        let database = Database::migrated().await;
+        let store = Box::pin(PostgresStore::open(&database.url(), NOW)).await.unwrap();
+        store.create_destination(destination(1), creation()).await.unwrap();
+        raw_sql(COPIES).execute(&mut database.connect().await).await.unwrap();
+        let cached = async || {
+            let version = store.shared.destinations.tenants().version(&event(1).event.tenant);
+            sqlx::query_scalar::<_, i64>(READS).bind(version).fetch_one(&store.pool).await.unwrap()
+        };
+        // Inside a batch, for which others wait, at most a thousand are read, and nothing is stored.
+        let mut connection = database.connect().await;
+        let answers = crate::ingest::store(&[&event(1)], &mut connection, &store.shared).await.unwrap();
+        assert_eq!((answers.len(), cached().await), (0, 1_000));
+        assert!(store.event(event(1).event.id).await.unwrap().is_none());
+        // The producers read the rest, and each event is stored.
+        let (first, second) = tokio::join!(store.ingest(vec![event(1)]), store.ingest(vec![event(2)]));
+        for answers in [first, second] {
+            assert_eq!(answers.unwrap()[0].as_ref().unwrap().deliveries, 1);
+        }
+        assert_eq!(cached().await, 2_501);
+        assert!(!store.shared.destinations.tenants().is_behind(&event(1).event.tenant));
+        // An edit of one is read alone, in the batch.
+        raw_sql("UPDATE destinations SET version = nextval('destination_versions'), name = 'edited' WHERE id = (SELECT min(id::text)::uuid FROM destinations)")
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        let answers = crate::ingest::store(&[&event(3)], &mut connection, &store.shared).await.unwrap();
+        assert_eq!((answers.len(), cached().await), (1, 2_501));
+    }
+}

@@ -173,7 +173,7 @@ impl Operation for Posting {
     }
 }
 
-async fn store(
+pub(crate) async fn store(
     new: &[&NewEvent],
     connection: &mut PgConnection,
     shared: &Shared,
