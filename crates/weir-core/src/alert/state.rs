@@ -127,11 +127,6 @@ impl AlertState {
         }
     }
 
-    /// Whether the last alert said that there is a stall.
-    pub fn is_stalled(&self) -> bool {
-        self.stalled
-    }
-
     /// What is wrong now, whether an alert has said so or not. A backlog that an alert has called high counts as high
     /// until it has cleared. All dead letters count, not only the new ones.
     pub fn problems(&self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Vec<Alert> {
