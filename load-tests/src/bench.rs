@@ -28,6 +28,7 @@ mod latency;
 mod limits;
 mod overload;
 mod recorded;
+mod retention;
 mod statements;
 mod throughput;
 mod viewers;
@@ -63,7 +64,12 @@ impl SetUp {
     /// Whether a topic is measured on this set-up. Separate processes change only the path of a delivery between them.
     /// The cost with many destinations and the limits depend on the same code as in one process.
     pub(crate) fn has(self, topic: Topic) -> bool {
-        self != Self::Roles || matches!(topic, Topic::Throughput | Topic::Latency)
+        match topic {
+            Topic::Throughput | Topic::Latency => true,
+            // One process has SQLite, and nothing else deletes there.
+            Topic::Retention => self == Self::Scaled,
+            _ => self != Self::Roles,
+        }
     }
 }
 
@@ -95,6 +101,8 @@ pub(crate) enum Topic {
     Overload,
     /// The overview with 10,000 destinations, and what its viewers cost
     Viewers,
+    /// Old deliveries deleted a second by two processes, while events are posted: on PostgreSQL
+    Retention,
 }
 
 impl Topic {
@@ -112,6 +120,7 @@ impl Topic {
             Self::Limits => "Use of limits",
             Self::Overload => "Overload",
             Self::Viewers => "Viewers of the dashboard",
+            Self::Retention => "Retention on two processes",
         }
     }
 }
@@ -123,7 +132,7 @@ mod tests {
     #[test]
     fn separate_roles_are_measured_for_throughput_and_latency_only() {
         let topics = |set_up: SetUp| Topic::value_variants().iter().copied().filter(|topic| set_up.has(*topic)).count();
-        assert_eq!(SetUp::ALL.map(topics), [12, 12, 2]);
+        assert_eq!(SetUp::ALL.map(topics), [12, 13, 2]);
         assert!(SetUp::Roles.has(Topic::Throughput) && SetUp::Roles.has(Topic::Latency));
     }
 }

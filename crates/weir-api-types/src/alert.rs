@@ -18,22 +18,22 @@ pub struct ActiveAlerts {
     pub next_cursor: Option<String>,
 }
 
-/// Something that is wrong with a destination or a limit group now.
+/// Something that is wrong with a destination, a limit group, or Weir itself now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActiveAlert {
     /// The type of the event that says so.
     #[serde(rename = "type")]
     #[schema(example = "weir.breaker.opened")]
     pub alert_type: String,
-    /// Null for an alert about a limit group, and so is its name.
+    /// Null for an alert about a limit group or about Weir itself, and so is its name.
     #[schema(example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
     pub destination_id: Option<String>,
     pub destination_name: Option<String>,
-    /// Null for an alert about a destination, and so is its name.
+    /// Null for an alert about a destination or about Weir itself, and so is its name.
     #[schema(example = "lgr_01h2xcejqtf2nbrexx3vqjhp41")]
     pub limit_group_id: Option<String>,
     pub limit_group_name: Option<String>,
-    /// `*`: the members of the group may be of any tenant.
+    /// `*`: the members of the group may be of any tenant, or it is about Weir itself.
     pub tenant: String,
     /// As the `data` of such an event, with the figures of now.
     #[schema(value_type = Object)]

@@ -1,8 +1,9 @@
 //! Faults of Weir itself: why a start is late that every limit allows.
 
+use serde_json::{Value, json};
 use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
 
-use crate::Timestamp;
+use crate::{Timestamp, destination::ALL_TENANTS};
 
 /// Why Weir does not send although the limits allow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
@@ -40,6 +41,11 @@ impl Fault {
         Self::all().find(|fault| fault.as_str() == name)
     }
 
+    /// Whether it is a fault of the installation, which stops many destinations at once.
+    pub const fn is_of_installation(self) -> bool {
+        !matches!(self, Self::NotStarted | Self::NotPublished)
+    }
+
     /// In words, as the end of a sentence.
     pub const fn sentence(self) -> &'static str {
         match self {
@@ -51,6 +57,33 @@ impl Fault {
             Self::NotStarted => "workers hold its permits and start none of them",
             Self::NotPublished => "the schedulers publish nothing for it",
         }
+    }
+}
+
+/// A fault of the installation that stalls destinations. One alert tells of it, however many they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outage {
+    pub fault: Fault,
+    /// Since when the first of them has been stalled.
+    pub since: Timestamp,
+}
+
+impl Outage {
+    /// The type of the event that says so.
+    pub const STALLED: &str = "weir.installation.stalled";
+    /// The type of the event that says that Weir sends again.
+    pub const RECOVERED: &str = "weir.installation.recovered";
+
+    /// The `data` of the event, to somebody who sees so many of the stalled destinations.
+    pub fn data(&self, destinations: u64) -> Value {
+        let wait = if destinations == 1 { "destination waits" } else { "destinations wait" };
+        json!({
+            "tenant": ALL_TENANTS,
+            "reason": format!("{}; {destinations} {wait}", self.fault.sentence()),
+            "cause": self.fault.as_str(),
+            "since": self.since.to_string(),
+            "destinations": destinations,
+        })
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-pub use crate::fault::{Fault, Late};
+pub use crate::fault::{Fault, Late, Outage};
 use crate::{Destination, DestinationId, Limiter, RateLimit, Timestamp, breaker::BreakerState, limit::Shape};
 
 /// A start that is late by so much is a stall. Runs, permits and slots take a second together when servers are slow, a
@@ -177,22 +177,48 @@ impl StallReport {
         fault.filter(|_| now.since(self.at) <= Self::VALID)
     }
 
-    /// Whether the destination is stalled. `None`: not known, also of a start that is late but not yet by so much that
-    /// every process sees a stall.
+    /// Whether the destination is stalled by a fault of its own. `None`: not known, also of a start that is late but not
+    /// yet by so much that every process sees a stall, and during an outage.
     pub fn stall_of(&self, id: DestinationId, now: Timestamp) -> Option<Option<Late>> {
         if now.since(self.at) > Self::VALID {
             return None;
         }
         match self.late.get(&id) {
-            Some(late) => (self.at.since(late.since) >= STALLED_AFTER).then_some(Some(*late)),
+            Some(late) => (self.is_stall(late) && !late.fault.is_of_installation()).then_some(Some(*late)),
             None => self.is_complete.then_some(None),
         }
     }
 
     /// The stalled destinations.
     pub fn stalled(&self) -> impl Iterator<Item = (DestinationId, Late)> {
-        let is_stalled = |late: &Late| self.at.since(late.since) >= STALLED_AFTER;
-        self.late.iter().filter(move |(_, late)| is_stalled(late)).map(|(id, late)| (*id, *late))
+        self.late.iter().filter(|(_, late)| self.is_stall(late)).map(|(id, late)| (*id, *late))
+    }
+
+    /// Those that are stalled by a fault of their own.
+    pub fn stalled_alone(&self) -> impl Iterator<Item = DestinationId> {
+        self.stalled().filter(|(_, late)| !late.fault.is_of_installation()).map(|(id, _)| id)
+    }
+
+    /// Those that are stalled by an outage.
+    pub fn stalled_by_outage(&self) -> impl Iterator<Item = (DestinationId, Late)> {
+        self.stalled().filter(|(_, late)| late.fault.is_of_installation())
+    }
+
+    /// The fault of the installation that stalls destinations. `None`: not known; `Some(None)`: there is none.
+    pub fn outage(&self, now: Timestamp) -> Option<Option<Outage>> {
+        if now.since(self.at) > Self::VALID {
+            return None;
+        }
+        // Each keeps the fault of its last look, and only some are looked at in each pass: what is wrong now goes first.
+        let Some((_, first)) = self.stalled_by_outage().min_by_key(|(id, late)| (late.since, *id)) else {
+            return self.is_complete.then_some(None);
+        };
+        let fault = self.fault.filter(|fault| fault.is_of_installation()).unwrap_or(first.fault);
+        Some(Some(Outage { fault, since: first.since }))
+    }
+
+    fn is_stall(&self, late: &Late) -> bool {
+        self.at.since(late.since) >= STALLED_AFTER
     }
 }
 

@@ -1,4 +1,4 @@
-//! Alerting: publishes alerts about destinations and limit groups to operators, as events.
+//! Alerting: publishes alerts about destinations, limit groups and the installation to operators, as events.
 //!
 //! Each pass compares the current condition of every destination with its alert state, so no lasting condition is
 //! missed, even when a process died. Any number of processes may run this. The idempotency key of an event contains the
@@ -7,6 +7,7 @@
 //! An alert needs no recipient: without one its event is only in the history.
 
 mod groups;
+mod installation;
 mod recipients;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -67,6 +68,7 @@ pub struct AlertPublisher {
 enum Subject {
     Destination(DestinationId),
     Group(LimitGroupId),
+    Installation,
 }
 
 /// The alerts about one destination or limit group.
@@ -123,7 +125,9 @@ impl AlertPublisher {
         Condition::add_missing(&mut conditions, self.paces.fallen());
         Condition::add_missing(&mut conditions, self.refusals.refusing());
         let stalls = Arc::clone(&self.stalls.borrow());
-        Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));
+        Condition::add_missing(&mut conditions, stalls.stalled_alone());
+        let outage = installation::alert_update(&*self.store, &stalls, &subscribers, now).await?;
+        self.send(outage.into_iter().collect()).await?;
         // Page by page: what the destinations are, and how fast they may be sent to.
         let mut about = Vec::with_capacity(conditions.len());
         for conditions in conditions.chunks(PAGE) {
@@ -234,6 +238,7 @@ impl AlertPublisher {
             match subject {
                 Subject::Destination(id) => self.store.record_alerts(id, version, record).await?,
                 Subject::Group(id) => self.store.record_group_alerts(id, version, record).await?,
+                Subject::Installation => self.store.record_installation_alerts(version, record).await?,
             };
         }
         Ok(())

@@ -20,8 +20,10 @@ const INTERVAL: Duration = Duration::from_secs(600);
 /// The pause after a step that deleted something, so that most of the store's time is left for deliveries, also when a
 /// step takes some tens of milliseconds.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The shortest pause after a step that deleted something. A pass that has taken longer than the time between two passes
-/// does not keep up: its pauses are half as long as its steps, so that a third of the time is left for deliveries.
+/// Where passes keep up, what they find became too old since the pass before. What is older by this was left behind: the
+/// pauses are half as long as the steps there, so that a third of the time is left for deliveries.
+const BEHIND: Duration = Duration::from_secs(2 * 600);
+/// The shortest of these pauses.
 const BEHIND_PAUSE: Duration = Duration::from_millis(2);
 /// The pause after a step that deleted nothing: it only read, so it leaves the writer free.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
@@ -100,7 +102,8 @@ async fn pass_activity<S: ActivityLog + Sync + ?Sized>(store: &S, now: Timestamp
 async fn pass<P: Prune + Sync + ?Sized>(store: &P, cutoffs: &Cutoffs) -> Result<Pruned, StoreError> {
     let mut total = Pruned::default();
     let mut position = PrunePosition::START;
-    let began = Instant::now();
+    // Nothing that was created later than the latest cutoff is deleted.
+    let behind = cutoffs.deliveries().map(|cutoff| cutoff.before(BEHIND));
     loop {
         let step_began = Instant::now();
         let step = store.prune_some(cutoffs, position).await?;
@@ -110,7 +113,9 @@ async fn pass<P: Prune + Sync + ?Sized>(store: &P, cutoffs: &Cutoffs) -> Result<
         position = next;
         let pause = match step.pruned {
             Pruned::NOTHING => SHORT_PAUSE,
-            _ if began.elapsed() > INTERVAL => (step_began.elapsed() / 2).clamp(BEHIND_PAUSE, PAUSE),
+            _ if behind.is_some_and(|behind| next.is_before(behind)) => {
+                (step_began.elapsed() / 2).clamp(BEHIND_PAUSE, PAUSE)
+            }
             _ => PAUSE,
         };
         tokio::time::sleep(pause).await;
@@ -135,7 +140,9 @@ mod tests {
 
     use async_trait::async_trait;
     use weir_core::activity::Activity;
-    use weir_store::{ActivityFilter, Created, Creation, KeyedAnswer, Page, PageRequest, PruneStep, StoreResult};
+    use weir_store::{
+        ActivityFilter, Created, Creation, KeyedAnswer, Page, PageRequest, PruneStep, StoreResult, first_id,
+    };
 
     use super::*;
 
@@ -154,35 +161,30 @@ mod tests {
         }
     }
 
-    /// Steps that take 20 ms each and never end.
-    #[derive(Default)]
-    struct Endless(AtomicU32);
+    /// Steps that take 20 ms each, through deliveries that were created at one time.
+    struct Endless(AtomicU32, Timestamp);
 
     #[async_trait]
     impl Prune for Endless {
-        async fn prune_some(&self, _: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep> {
+        async fn prune_some(&self, _: &Cutoffs, _: PrunePosition) -> StoreResult<PruneStep> {
             tokio::time::sleep(Duration::from_millis(20)).await;
             self.0.fetch_add(1, Ordering::Relaxed);
-            Ok(PruneStep { pruned: Pruned { deliveries: 500, ..Pruned::NOTHING }, next: Some(position) })
+            let next = PrunePosition::Deliveries(first_id(self.1.as_millis()));
+            Ok(PruneStep { pruned: Pruned { deliveries: 500, ..Pruned::NOTHING }, next: Some(next) })
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pass_that_does_not_keep_up_deletes_for_two_thirds_of_the_time() {
-        let cutoffs = Retention::default().cutoffs(Timestamp::from_secs(1_800_000_000));
-        let steps = async |within: Duration| {
-            let endless = Endless::default();
-            tokio::time::timeout(within, pass(&endless, &cutoffs)).await.unwrap_err();
-            f64::from(endless.0.into_inner())
-        };
-        let (first, second) = (steps(INTERVAL).await, steps(INTERVAL * 2).await);
-        let seconds = INTERVAL.as_secs_f64();
-        assert!((first * 0.07 / seconds - 1.0).abs() < 0.05, "{first} steps, with pauses of 50 ms");
-        assert!(
-            ((second - first) * 0.03 / seconds - 1.0).abs() < 0.05,
-            "then {}, with pauses of 10 ms",
-            second - first
-        );
+    async fn what_was_left_behind_is_deleted_for_two_thirds_of_the_time() {
+        let now = Timestamp::from_secs(1_800_000_000);
+        let cutoffs = Retention::default().cutoffs(now);
+        for (too_old_for, step) in [(BEHIND - INTERVAL, 0.07), (BEHIND + INTERVAL, 0.03)] {
+            let endless = Endless(AtomicU32::new(0), cutoffs.deliveries().unwrap().before(too_old_for));
+            tokio::time::timeout(INTERVAL, pass(&endless, &cutoffs)).await.unwrap_err();
+            let steps = f64::from(endless.0.into_inner());
+            let ratio = steps * step / INTERVAL.as_secs_f64();
+            assert!((ratio - 1.0).abs() < 0.05, "{steps} steps of {step} s, too old for {too_old_for:?}");
+        }
     }
 
     fn not_called<T>() -> T {

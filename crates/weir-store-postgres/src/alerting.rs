@@ -9,7 +9,7 @@ use weir_core::{
     alert::{AlertPolicy, AlertRecord},
 };
 use weir_store::{
-    Alerting, Condition, StoreResult, all_waiting,
+    Alerting, Condition, INSTALLATION, StoreResult, all_waiting,
     rows::{self, Row as _},
     waiting_and_undelivered,
 };
@@ -27,6 +27,9 @@ const ALERT_SUBSCRIBERS: &str = "SELECT id FROM destinations WHERE takes_alerts 
 /// The records of limit groups are beside those of destinations.
 pub(crate) const GROUP_ALERTS: &str = "
 SELECT s.destination_id, s.version, s.state FROM limit_groups g JOIN alert_states s ON s.destination_id = g.id";
+
+const ALERTS_OF_INSTALLATION: &str =
+    "SELECT destination_id, version, state FROM alert_states WHERE destination_id = $1";
 
 const RECORD_ALERTS: &str = "
 INSERT INTO alert_states AS t (destination_id, version, state) VALUES ($1, $2, $3)
@@ -118,6 +121,12 @@ impl Alerting for PostgresStore {
     async fn group_alerts(&self) -> StoreResult<Vec<(LimitGroupId, u64, AlertRecord)>> {
         let read = |row: &PgRow| Ok((LimitGroupId::from_bytes(row.id(0)?), row.count(1)?, rows::alert_record(row, 2)?));
         self.read(sqlx::query(GROUP_ALERTS), read).await
+    }
+
+    async fn installation_alerts(&self) -> StoreResult<(u64, AlertRecord)> {
+        let query = sqlx::query(ALERTS_OF_INSTALLATION).bind(uuid(INSTALLATION.as_bytes()));
+        let read = |row: &PgRow| Ok((row.count(1)?, rows::alert_record(row, 2)?));
+        Ok(self.read(query, read).await?.pop().unwrap_or_default())
     }
 }
 

@@ -7,8 +7,15 @@
 //! There are two kinds of readers. A lookup names destinations and compares the version and the hold of each. Ingest needs
 //! every destination of a tenant and asks for versions above the highest cached one. This finds every change, because
 //! edits that affect ingest hold the tenant's lock, so their versions become visible in order (locks.rs).
+//!
+//! Ingest reads few changes inside a batch, because other producers and edits of the tenant wait for it. If there are
+//! more, as at the first event of a tenant with many destinations, the producers of this tenant read them first, page by
+//! page and without its lock: by the order of the versions, a page leaves no gap.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use parking_lot::{Mutex, MutexGuard};
 use weir_core::{Destination, DestinationId, Timestamp};
@@ -70,6 +77,8 @@ impl DestinationCache {
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     by_name: HashMap<String, Tenant>,
+    /// The tenants of which more has changed than ingest reads at once, and the turn to read the rest.
+    behind: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +92,29 @@ impl Tenants {
     /// The highest cached version of a tenant; 0 if the tenant is not cached.
     pub(crate) fn version(&self, tenant: &str) -> i64 {
         self.by_name.get(tenant).map_or(0, |tenant| tenant.version)
+    }
+
+    /// The tenants of these events of which many changes are not cached.
+    pub(crate) fn behind(&self, events: &[NewEvent]) -> Vec<(String, Arc<tokio::sync::Mutex<()>>)> {
+        if self.behind.is_empty() {
+            return Vec::new();
+        }
+        let tenants: HashSet<&str> = events.iter().map(|new| new.event.tenant.as_str()).collect();
+        let behind = tenants.into_iter().filter_map(|tenant| self.behind.get_key_value(tenant));
+        behind.map(|(tenant, turn)| (tenant.clone(), Arc::clone(turn))).collect()
+    }
+
+    pub(crate) fn is_behind(&self, tenant: &str) -> bool {
+        self.behind.contains_key(tenant)
+    }
+
+    /// Notes whether changes of the tenant are left that are not cached.
+    pub(crate) fn set_behind(&mut self, tenant: &str, is_behind: bool) {
+        if is_behind {
+            self.behind.entry(tenant.to_owned()).or_default();
+        } else if !self.behind.is_empty() {
+            self.behind.remove(tenant);
+        }
     }
 
     /// The destinations that an event has, as far as they are cached.
@@ -116,5 +148,57 @@ impl Directory for Tenants {
 
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
         self.by_name.get_mut(tenant).map(|found| found.destinations.matching(event_type).ids).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::raw_sql;
+    use weir_store::{Destinations as _, History as _, Ingest as _};
+
+    use crate::{
+        PostgresStore,
+        database::Database,
+        fixtures::{NOW, creation, destination, event},
+    };
+
+    /// Copies of the only destination, which take other event types.
+    const COPIES: &str = "
+    INSERT INTO destinations SELECT copy.* FROM destinations one, generate_series(1, 2500) AS number,
+        LATERAL jsonb_populate_record(one, jsonb_build_object('id', gen_random_uuid(),
+            'version', nextval('destination_versions'), 'event_types', format('[\"other.%s\"]', number))) AS copy";
+
+    /// How many are cached, by the version up to which they are.
+    const READS: &str = "SELECT count(*) FROM destinations WHERE version <= $1";
+
+    #[tokio::test]
+    async fn many_changes_are_read_before_the_batch_and_once_for_all_producers() {
+        let database = Database::migrated().await;
+        let store = Box::pin(PostgresStore::open(&database.url(), NOW)).await.unwrap();
+        store.create_destination(destination(1), creation()).await.unwrap();
+        raw_sql(COPIES).execute(&mut database.connect().await).await.unwrap();
+        let cached = async || {
+            let version = store.shared.destinations.tenants().version(&event(1).event.tenant);
+            sqlx::query_scalar::<_, i64>(READS).bind(version).fetch_one(&store.pool).await.unwrap()
+        };
+        // Inside a batch, for which others wait, at most a thousand are read, and nothing is stored.
+        let mut connection = database.connect().await;
+        let answers = crate::ingest::store(&[&event(1)], &mut connection, &store.shared).await.unwrap();
+        assert_eq!((answers.len(), cached().await), (0, 1_000));
+        assert!(store.event(event(1).event.id).await.unwrap().is_none());
+        // The producers read the rest, and each event is stored.
+        let (first, second) = tokio::join!(store.ingest(vec![event(1)]), store.ingest(vec![event(2)]));
+        for answers in [first, second] {
+            assert_eq!(answers.unwrap()[0].as_ref().unwrap().deliveries, 1);
+        }
+        assert_eq!(cached().await, 2_501);
+        assert!(!store.shared.destinations.tenants().is_behind(&event(1).event.tenant));
+        // An edit of one is read alone, in the batch.
+        raw_sql("UPDATE destinations SET version = nextval('destination_versions'), name = 'edited' WHERE id = (SELECT min(id::text)::uuid FROM destinations)")
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        let answers = crate::ingest::store(&[&event(3)], &mut connection, &store.shared).await.unwrap();
+        assert_eq!((answers.len(), cached().await), (1, 2_501));
     }
 }

@@ -28,12 +28,14 @@ pub(crate) const LOOK_UP: &str = select!(
     JOIN destinations ON id = r.named AND (version <> r.cached OR held_until IS DISTINCT FROM r.held)"
 );
 
-/// The destinations of some tenants that have changed since the cached versions. For a tenant that is not cached,
-/// deleted destinations are left out.
+/// The destinations of some tenants that have changed since the cached versions: of each tenant the first ones. For a
+/// tenant that is not cached, deleted destinations are left out.
 pub(crate) const CHANGED: &str = select!(
-    "FROM unnest($1::text[], $2::bigint[]) AS r (named, cached)
-    JOIN destinations ON tenant = r.named AND version > r.cached
-    WHERE r.cached > 0 OR deleted_at IS NULL"
+    "FROM unnest($1::text[], $2::bigint[]) AS r (named, cached), LATERAL (
+        SELECT * FROM destinations
+        WHERE tenant = r.named AND version > r.cached AND (r.cached > 0 OR deleted_at IS NULL)
+        ORDER BY version LIMIT $3
+    ) AS changed"
 );
 
 pub(crate) const LIST: &str = select!(

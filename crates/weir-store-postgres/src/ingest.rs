@@ -15,7 +15,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -33,7 +33,9 @@ use weir_store::{
 
 use crate::{
     PostgresStore, Shared,
+    cache::Change,
     destination_rows::{CHANGED, read_change},
+    edit::change,
     errors::{ATTEMPTS, lacks_partition},
     locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
     message_groups::{self, advance, lock_name},
@@ -47,13 +49,15 @@ use crate::{
 impl Ingest for PostgresStore {
     async fn ingest_part(&self, events: &Arc<[NewEvent]>, from: usize) -> StoreResult<Vec<IngestResult>> {
         loop {
+            self.catch_up(&events[from..]).await?;
             let part = {
                 let mut cached = self.shared.destinations.tenants();
                 Part::of(events, from, self.shared.limits.get(), |new| cached.matches(new))
             };
             part.judge(self).await?;
             let answers = self.posts.ask(Posting(part)).await?;
-            // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit.
+            // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit; or
+            // too many changes are not cached.
             if !answers.is_empty() {
                 return Ok(answers);
             }
@@ -109,6 +113,26 @@ WHERE d.id = r.id AND d.id = ANY($3)";
 /// A delivery that is stored as claimed has its first claim.
 const FIRST_EPOCH: i64 = 1;
 
+/// The most changes of a tenant's destinations that are read in one statement. They are read and parsed in 15 ms. More are
+/// read before the batch, for which others wait.
+const CHANGES_AT_ONCE: usize = 1_000;
+
+impl PostgresStore {
+    /// Reads the changes of tenants of which the cache lacks many. One caller reads, and the others of the tenant wait
+    /// for it.
+    async fn catch_up(&self, events: &[NewEvent]) -> StoreResult<()> {
+        let cache = &self.shared.destinations;
+        let behind = cache.tenants().behind(events);
+        for (tenant, turn) in &behind {
+            let (_turn, tenant) = (turn.lock().await, [tenant.as_str()]);
+            while cache.tenants().is_behind(tenant[0]) {
+                self.edit(|connection| change(learn_changes(&tenant, connection, &self.shared))).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Events that one caller posted.
 pub(crate) struct Posting(Part);
 
@@ -149,7 +173,7 @@ impl Operation for Posting {
     }
 }
 
-async fn store(
+pub(crate) async fn store(
     new: &[&NewEvent],
     connection: &mut PgConnection,
     shared: &Shared,
@@ -169,6 +193,7 @@ async fn store(
 }
 
 /// Reads the changes, then decides and stores the batch. `None`: another process has stored one of the keys meanwhile.
+/// Without an answer, nothing is stored, because too many changes are not cached.
 async fn store_after_refresh(
     new: &[&NewEvent],
     tenants: &[&str],
@@ -179,7 +204,11 @@ async fn store_after_refresh(
     let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
     // Read what the cache lacks: idempotency keys that are in use, and changed destinations.
     let known = known_keys(new, &mut transaction, &shared.keyring).await?;
-    learn_changes(tenants, &mut transaction, shared).await?;
+    if !learn_changes(tenants, &mut transaction, shared).await? {
+        // Nothing is stored, and the callers read the rest.
+        transaction.rollback().await?;
+        return Ok(Some(Vec::new()));
+    }
     let guards = Guards { owner: shared.process.id(), ..Guards::default() };
     // A process that was declared dead still stores events, but makes no claims.
     let may_claim = is_registered(guards.owner, &mut transaction).await?;
@@ -303,18 +332,26 @@ pub(crate) async fn read_changes(
     transaction.commit().await
 }
 
-/// Updates the cached destinations of these tenants. Under the tenants' locks they stay current.
-async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: &Shared) -> Result<(), sqlx::Error> {
+/// Updates the cached destinations of these tenants. Under the tenants' locks they stay current. `false`: more has
+/// changed, and the first changes of some tenant were read.
+async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: &Shared) -> Result<bool, sqlx::Error> {
     let versions: Vec<i64> = {
         let seen = shared.destinations.tenants();
         tenants.iter().map(|tenant| seen.version(tenant)).collect()
     };
-    let changed = sqlx::query(CHANGED).bind(tenants).bind(versions).fetch_all(connection).await?;
-    shared
-        .destinations
-        .tenants()
-        .learn(changed.iter().map(|row| read_change(row, &shared.keyring)).collect::<Read<_>>()?);
-    Ok(())
+    let most = CHANGES_AT_ONCE as i64;
+    let changed = sqlx::query(CHANGED).bind(tenants).bind(versions).bind(most).fetch_all(connection).await?;
+    let changed: Vec<Change> = changed.iter().map(|row| read_change(row, &shared.keyring)).collect::<Read<_>>()?;
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for change in &changed {
+        *counts.entry(&change.tenant).or_default() += 1;
+    }
+    let is_behind = |tenant: &&&str| counts.get(**tenant) == Some(&CHANGES_AT_ONCE);
+    let behind: Vec<&str> = tenants.iter().filter(is_behind).copied().collect();
+    let mut cached = shared.destinations.tenants();
+    tenants.iter().for_each(|tenant| cached.set_behind(tenant, behind.contains(tenant)));
+    cached.learn(changed);
+    Ok(behind.is_empty())
 }
 
 async fn is_registered(process: Option<ProcessId>, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {

@@ -1,4 +1,4 @@
-//! Retention, in this order: old deliveries with their attempts, a few hundred at a time; whole days without
+//! Retention, in this order: old deliveries with their attempts, two thousand at a time; whole days without
 //! deliveries; and on the remaining days, the events without deliveries.
 //!
 //! One connection does all steps and holds an advisory lock until it ends. So one process prunes at a time, and another
@@ -22,8 +22,10 @@ use crate::{
     writer::{COMMIT_TIMEOUT, connect, recoverable, within},
 };
 
-/// The most rows that one step reads. It deletes some or all of them.
-const STEP: i64 = 500;
+/// The most rows that one step reads. It deletes some or all of them. A step takes about 9 ms in the server, and no other
+/// statement waits for it. On a busy machine each step also waits for its turn on a processor, twice: with 500 rows in a
+/// step that was most of its time.
+const STEP: i64 = 2_000;
 
 /// The connection that prunes, if this process holds the lock.
 pub(crate) type Pruning = Mutex<Option<PgConnection>>;

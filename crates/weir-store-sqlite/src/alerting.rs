@@ -11,7 +11,7 @@ use weir_core::{
     alert::{AlertPolicy, AlertRecord},
 };
 use weir_store::{
-    Alerting, Condition, StoreResult, all_waiting,
+    Alerting, Condition, INSTALLATION, StoreResult, all_waiting,
     rows::{self, Row as _},
     waiting_and_undelivered,
 };
@@ -30,6 +30,8 @@ const ALERT_RECORDS: &str = "SELECT destination_id, version, state FROM alert_st
 /// The records of limit groups are beside those of destinations, which are more.
 pub(crate) const GROUP_ALERTS: &str = "
 SELECT s.destination_id, s.version, s.state FROM limit_groups g CROSS JOIN alert_states s ON s.destination_id = g.id";
+
+const ALERTS_OF_INSTALLATION: &str = "SELECT destination_id, version, state FROM alert_states WHERE destination_id = ?";
 
 const RECORD_ALERTS: &str = "
 INSERT INTO alert_states (destination_id, version, state) VALUES (?, ?, ?)
@@ -135,6 +137,12 @@ impl Alerting for SqliteStore {
             Ok((LimitGroupId::from_bytes(*id.as_bytes()), version, record))
         };
         Ok(self.read_all(GROUP_ALERTS, read).await?)
+    }
+
+    async fn installation_alerts(&self) -> StoreResult<(u64, AlertRecord)> {
+        let values = Values::id(INSTALLATION.as_bytes());
+        let found = fetch(&self.readers, ALERTS_OF_INSTALLATION, values, read_alert_record).await?;
+        Ok(found.into_iter().next().map(|(_, version, record)| (version, record)).unwrap_or_default())
     }
 }
 

@@ -157,6 +157,9 @@ impl PaceWatch {
     }
 }
 
+/// The key of the alerts about the installation, which no destination has as its id.
+pub const INSTALLATION: DestinationId = DestinationId::from_bytes([0; 16]);
+
 #[async_trait]
 pub trait Alerting: Send + Sync {
     /// The alert policy for all destinations; the default until one is set.
@@ -192,5 +195,13 @@ pub trait Alerting: Send + Sync {
     async fn record_group_alerts(&self, id: LimitGroupId, version: u64, record: AlertRecord) -> StoreResult<bool> {
         // Their ids are distinct, and so are kept in one table.
         self.record_alerts(DestinationId::from_bytes(*id.as_bytes()), version, record).await
+    }
+
+    /// The recorded alerts about the installation itself, and their version; 0 before the first.
+    async fn installation_alerts(&self) -> StoreResult<(u64, AlertRecord)>;
+
+    /// As [`Self::record_alerts`], of the installation.
+    async fn record_installation_alerts(&self, version: u64, record: AlertRecord) -> StoreResult<bool> {
+        self.record_alerts(INSTALLATION, version, record).await
     }
 }

@@ -83,7 +83,7 @@ mod verdicts;
 use std::sync::Arc;
 
 pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer};
-pub use alerting::{Alerting, Condition, PaceWatch};
+pub use alerting::{Alerting, Condition, INSTALLATION, PaceWatch};
 pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
 pub use cost_watch::{CostWatch, limit_in_costs};

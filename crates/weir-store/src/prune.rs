@@ -3,9 +3,9 @@
 use std::ops::AddAssign;
 
 use async_trait::async_trait;
-use weir_core::retention::Cutoffs;
+use weir_core::{Timestamp, retention::Cutoffs};
 
-use crate::StoreResult;
+use crate::{StoreResult, first_id};
 
 /// The progress of a pass. It starts with the deliveries; days and events are deleted once they have no deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,11 @@ pub enum PrunePosition {
 
 impl PrunePosition {
     pub const START: Self = Self::Deliveries([0; 16]);
+
+    /// Whether it is among deliveries or events that were created before `time`.
+    pub fn is_before(&self, time: Timestamp) -> bool {
+        matches!(self, Self::Deliveries(id) | Self::Events(id) if *id < first_id(time.as_millis()))
+    }
 }
 
 /// The number of deleted rows.

@@ -75,7 +75,7 @@ type Percentile = fn(&Percentiles) -> f64;
 const PERCENTILES: [(&str, Percentile); 3] =
     [("p50", |of| of.p50_ms), ("p99", |of| of.p99_ms), ("max", |of| of.max_ms)];
 
-async fn percentiles(
+pub(super) async fn percentiles(
     rig: &Rig,
     to: SocketAddr,
     offered: u32,

@@ -10,6 +10,7 @@ use super::{
     machine::Machine,
     markdown, overload, picture,
     results::{Measured, Results, Section, write},
+    retention,
     rig::Rig,
     statements, throughput, viewers,
 };
@@ -131,6 +132,7 @@ async fn measure(topic: Topic, rig: &Rig) -> anyhow::Result<Measured> {
         Topic::Limits => Box::pin(limits::measure(rig)).await,
         Topic::Overload => Box::pin(overload::measure(rig)).await,
         Topic::Viewers => Box::pin(viewers::measure(rig)).await,
+        Topic::Retention => Box::pin(retention::measure(rig)).await,
     }
 }
 

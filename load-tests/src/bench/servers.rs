@@ -88,6 +88,12 @@ impl Servers {
         sql(&self.psql, self.url_of(database), statement).await.map(drop)
     }
 
+    /// The answer to a query for one whole number.
+    pub(crate) async fn number_in(&self, database: &str, query: &str) -> anyhow::Result<u64> {
+        let answer = sql(&self.psql, self.url_of(database), query).await?;
+        answer.parse().with_context(|| format!("not a number: {answer}"))
+    }
+
     pub(crate) fn postgres_port(&self) -> u16 {
         self.postgres.port()
     }

@@ -28,7 +28,7 @@ const fn row(what: &'static str, topic: Topic, ids: &'static [&'static str], pic
     Row { what, topic, ids, pick }
 }
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 16] = [
     row("single posts, delivered (of the ceiling)", Topic::Throughput, &["single"], Pick::First),
     row("batches of 100, delivered (of the ceiling)", Topic::Throughput, &["batch"], Pick::First),
     row("POST to arrival at 500/s, p50", Topic::Latency, &["p50.500"], Pick::First),
@@ -54,6 +54,7 @@ const ROWS: [Row; 15] = [
         Pick::First,
     ),
     row("throughput with ten viewers ÷ without", Topic::Viewers, &["share"], Pick::First),
+    row("retention ÷ accepted at the same time, two processes", Topic::Retention, &["against_accepted"], Pick::First),
 ];
 
 pub(super) fn table(results: &Results) -> String {

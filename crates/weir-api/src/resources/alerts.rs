@@ -9,6 +9,8 @@ use weir_core::{
     activity::Action,
     alert::{Alert, AlertOverrides, AlertPolicy, BEHIND, DestinationStatus, GroupAlert, Measure},
     alert_data::{alert_data, group_alert_data},
+    destination::ALL_TENANTS,
+    stall::Outage,
 };
 use weir_store::{Condition, GroupBacklog, GroupBacklogs, GroupTraffic, PaceWatch, Rates, tenant_code};
 
@@ -69,6 +71,7 @@ pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -
 /// thresholds. An alert is an event: `weir.backlog.high`, `weir.backlog.cleared`, `weir.breaker.opened`,
 /// `weir.breaker.closed`, `weir.destination.paused`, `weir.destination.refused`, `weir.destination.admitted`,
 /// `weir.destination.refusing`, `weir.destination.accepting`, `weir.destination.stalled`, `weir.destination.recovered`,
+/// `weir.installation.stalled`, `weir.installation.recovered`,
 /// `weir.rate.lowered`, `weir.rate.restored`, `weir.delivery.dead`, `weir.limit_group.behind` or
 /// `weir.limit_group.caught_up`. It goes to the destinations of the tenant
 /// whose `event_types` match it (`weir.*`), and to the destinations with the tenant `*`, but not to the destination that
@@ -109,7 +112,8 @@ impl Listing for ActiveAlerts {
 type ActivePage = PageParameters<ActiveAlerts>;
 
 /// The types of alerts about something that lasts, the worst first.
-const LASTING: [&str; 9] = [
+const LASTING: [&str; 10] = [
+    Outage::STALLED,
     "weir.destination.stalled",
     "weir.breaker.opened",
     "weir.destination.paused",
@@ -125,7 +129,7 @@ text! {
     /// The type of an alert about something that lasts.
     #[schema(
         as = ActiveAlertType, value_type = String, example = "weir.breaker.opened",
-        pattern = "^weir\\.(breaker\\.opened|destination\\.(stalled|paused|refusing|refused)|delivery\\.dead|limit_group\\.behind|backlog\\.high|rate\\.lowered)$"
+        pattern = "^weir\\.(breaker\\.opened|installation\\.stalled|destination\\.(stalled|paused|refusing|refused)|delivery\\.dead|limit_group\\.behind|backlog\\.high|rate\\.lowered)$"
     )]
     pub(crate) struct ActiveAlertText(String);
     parse = |text| one_of(text, LASTING.into_iter());
@@ -145,7 +149,7 @@ parameters! {
 ///
 /// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high
 /// backlog, a receiver that answers many sends with 429, refusals within its limit or an adaptive pace far below what it was,
-/// and each limit group that is behind, by
+/// each limit group that is behind, and a fault of Weir itself that stalls destinations, by
 /// the same thresholds as the alerts, in all tenants of the key. It is read from the state itself: no destination needs to
 /// subscribe to alerts. The worst comes first.
 #[utoipa::path(
@@ -167,14 +171,14 @@ pub(crate) async fn active(
     Condition::add_missing(&mut conditions, refused.map(|destination| destination.id));
     Condition::add_missing(&mut conditions, sample.refusing());
     let stalls = api.live.stalls();
-    Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));
+    Condition::add_missing(&mut conditions, stalls.stalled_alone());
     let mut paces = PaceWatch::default();
     paces.look(&*api.store, api.clock.now()).await?;
     Condition::add_missing(&mut conditions, paces.fallen());
     let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
     let destinations = api.store.destinations(&ids).await?;
     let now = api.clock.now();
-    let mut found = Vec::new();
+    let (mut found, everywhere) = (Vec::new(), String::new());
     let mut counts = BTreeMap::new();
     let mut is_listed = |alert_type: &str| {
         *counts.entry(alert_type.to_owned()).or_insert(0) += 1;
@@ -191,6 +195,14 @@ pub(crate) async fn active(
         let Some(measures) = backlog.record.history().group_is_behind(&backlog.status, now) else { continue };
         if is_listed(BEHIND) {
             found.push((BEHIND, &backlog.group.name, *backlog.group.id.as_bytes(), Found::Group(backlog, measures)));
+        }
+    }
+    // A fault of Weir itself is one alert, however many destinations it stalls.
+    if let Some(Some(outage)) = stalls.outage(now) {
+        let is_seen = |id| sample.row(id).is_some_and(|row| scope.includes(&row.destination.settings.tenant));
+        let destinations = stalls.stalled_by_outage().filter(|(id, _)| is_seen(*id)).count() as u64;
+        if destinations > 0 && is_listed(Outage::STALLED) {
+            found.push((Outage::STALLED, &everywhere, [0; 16], Found::Installation(outage, destinations)));
         }
     }
     // What is wrong with each destination.
@@ -249,6 +261,15 @@ pub(crate) async fn active(
             tenant: tenant_code(group.tenant.as_deref()).to_owned(),
             data: group_alert_data(group, &GroupAlert::Behind(measures.clone()), status, &policy, now),
         },
+        Found::Installation(outage, destinations) => types::ActiveAlert {
+            alert_type: (*alert_type).to_owned(),
+            destination_id: None,
+            destination_name: None,
+            limit_group_id: None,
+            limit_group_name: None,
+            tenant: ALL_TENANTS.to_owned(),
+            data: outage.data(*destinations),
+        },
     });
     Ok(Json(types::ActiveAlerts { as_of: now, counts, data: data.collect(), next_cursor }))
 }
@@ -257,6 +278,8 @@ pub(crate) async fn active(
 enum Found<'a> {
     Destination(&'a Arc<Destination>, Alert, Box<DestinationStatus>, AlertPolicy),
     Group(&'a GroupBacklog, Vec<Measure>),
+    /// With the number of destinations that it stalls.
+    Installation(Outage, u64),
 }
 
 /// The traffic of limit groups, as the sample has it.

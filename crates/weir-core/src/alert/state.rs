@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Alert, AlertPolicy, CLEARED_BELOW, DEAD_LETTER_INTERVAL, DestinationStatus, Measure, RATE_INTERVAL, SEEN_LASTS,
 };
-use crate::time::Timestamp;
+use crate::{fault::Outage, time::Timestamp};
 
 /// How exactly the last sign is recorded, so that a record is not written with every look.
 const SEEN_STEP: Duration = Duration::from_secs(60);
@@ -115,6 +115,16 @@ impl AlertState {
             _ => {}
         }
         alerts
+    }
+
+    /// The state after an alert about this outage, or about the end of one, if there is an alert to raise. The
+    /// installation is recorded as a destination that is stalled.
+    pub fn outage_alert(self, outage: Option<Option<Outage>>) -> Option<Self> {
+        match (outage, self.stalled) {
+            (Some(Some(_)), false) => Some(Self { stalled: true, ..self }),
+            (Some(None), true) => Some(Self { stalled: false, ..self }),
+            _ => None,
+        }
     }
 
     /// What is wrong now, whether an alert has said so or not. A backlog that an alert has called high counts as high

@@ -45,6 +45,9 @@ extend! {
 
         /// The name of what it is about.
         fn subject(&self) -> &str {
+            if self.is_about_weir() {
+                return "Weir itself";
+            }
             let (name, id) = match &self.limit_group_id {
                 Some(id) => (&self.limit_group_name, Some(id)),
                 None => (&self.destination_name, self.destination_id.as_ref()),
@@ -52,8 +55,15 @@ extend! {
             label(name.as_deref().unwrap_or_default(), id.map_or("", String::as_str))
         }
 
+        fn is_about_weir(&self) -> bool {
+            self.limit_group_id.is_none() && self.destination_id.is_none()
+        }
+
         /// The page of what it is about, below the base.
         fn link(&self) -> String {
+            if self.is_about_weir() {
+                return "status".to_owned();
+            }
             match (&self.limit_group_id, &self.destination_id) {
                 (Some(id), _) => format!("limit-groups/{id}"),
                 (None, id) => format!("destinations/{}", id.as_deref().unwrap_or_default()),

@@ -22,7 +22,7 @@ const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, 
     Kind { event_type, name, tone, when }
 }
 
-pub(super) const KINDS: [Kind; 16] = [
+pub(super) const KINDS: [Kind; 18] = [
     kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
     kind(
         "weir.backlog.cleared",
@@ -49,6 +49,13 @@ pub(super) const KINDS: [Kind; 16] = [
     kind("weir.destination.accepting", "Accepts again", "good", "Less than 8 % was answered with 429 for ten minutes"),
     kind("weir.destination.stalled", "Stalled", "bad", "Deliveries are due, the limits allow them, and none is sent"),
     kind("weir.destination.recovered", "Sends again", "good", "The stall has ended"),
+    kind(
+        "weir.installation.stalled",
+        "Weir does not send",
+        "bad",
+        "A fault of Weir itself stalls destinations; one alert for all of them",
+    ),
+    kind("weir.installation.recovered", "Weir sends again", "good", "No destination is stalled by that fault any more"),
     kind(
         "weir.rate.lowered",
         "Pace lowered",
@@ -150,6 +157,7 @@ impl AlertData {
             "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
             "weir.destination.accepting" => "The receiver accepts nearly all sends.".to_owned(),
             "weir.destination.recovered" => "Weir sends to it again.".to_owned(),
+            "weir.installation.recovered" => "Weir sends to all destinations again.".to_owned(),
             "weir.rate.lowered" => {
                 let (now, before) = (self.per_s.unwrap_or_default().per_s(), self.usual_per_s.per_s());
                 format!("The pace was lowered from {before} to {now}: {reason}.")
@@ -310,6 +318,12 @@ mod tests {
             ("weir.destination.accepting", json!({}), "The receiver accepts nearly all sends."),
             ("weir.destination.stalled", json!({"reason": "no worker runs"}), "No worker runs."),
             ("weir.destination.recovered", json!({}), "Weir sends to it again."),
+            (
+                "weir.installation.stalled",
+                json!({"reason": "no worker runs; 3 destinations wait"}),
+                "No worker runs; 3 destinations wait.",
+            ),
+            ("weir.installation.recovered", json!({}), "Weir sends to all destinations again."),
             (
                 "weir.rate.lowered",
                 json!({"per_s": 18.0, "usual_per_s": 100.0, "reason": "12 of 340 answers were 429"}),

@@ -74,7 +74,12 @@ pub(super) struct Said {
     pub(super) version: u64,
 }
 
-fn event(said: &Said, (tenant, recipients): (&str, Vec<DestinationId>), data: &Value, now: Timestamp) -> NewEvent {
+pub(super) fn event(
+    said: &Said,
+    (tenant, recipients): (&str, Vec<DestinationId>),
+    data: &Value,
+    now: Timestamp,
+) -> NewEvent {
     let &Said { event_type, ref about, version } = said;
     // The idempotency key. Every process makes the same one for this change, so the event is stored once.
     let name = format!("{event_type}/{about}/{}", version + 1);

@@ -13,7 +13,7 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
 /// Destination `number`, with a limit of 10/s and a subscription to these event types.
-fn destination(number: u8, event_types: &str) -> Arc<Destination> {
+pub(super) fn destination(number: u8, event_types: &str) -> Arc<Destination> {
     let limits = RateLimits::new(vec![RateLimit::new(10, Period::SECOND).unwrap()]).unwrap();
     let mut made = Destination { id: DestinationId::from_bytes([number; 16]), ..settings(&limits, 64) };
     made.settings.event_types = vec![event_types.parse().unwrap()];

@@ -1,9 +1,10 @@
-//! The alerts of limit groups, and which members groups hold back.
+//! The alerts of limit groups and of the installation, and which members groups hold back.
 
 use weir_core::{
     LimitGroup, ReservationId,
     alert::{AlertPolicy, AlertRecord, AlertState, GroupStatus},
     reservation::Reservation,
+    stall::{Fault, Outage},
     temporary::{Hold, Temporary},
 };
 
@@ -160,6 +161,19 @@ pub async fn a_group_that_only_bounds_what_is_in_flight_is_behind_while_that_is_
     assert!(backlogs.speaks_for(&found[0]) && only(&backlogs).is_behind(LATER));
     let drains = backlogs.drains_in((&conditions[0], &found[0], None), LATER);
     assert_eq!(drains.map(|drains| drains.as_secs()), Some(30), "90 at three a second");
+}
+
+pub async fn the_alert_about_the_installation_is_recorded_beside_those_of_destinations(mut subject: Subject) {
+    subject.create_many(1).await;
+    let outage = Outage { fault: Fault::NoWorker, since: NOW };
+    assert_eq!(subject.store.installation_alerts().await.expect("read"), Default::default());
+    let told = AlertState::default().outage_alert(Some(Some(outage))).expect("an alert");
+    let record = AlertRecord::new(told, told);
+    let set = async |version| subject.store.record_installation_alerts(version, record).await.expect("record");
+    assert!(set(0).await && !set(0).await && set(1).await);
+    subject.reopen().await;
+    assert_eq!(subject.store.installation_alerts().await.expect("read"), (2, record));
+    assert_eq!(subject.store.conditions(&TenantScope::All).await.expect("conditions"), [], "it is no destination");
 }
 
 /// A limit in points is used up by the cost of what waits.

@@ -105,8 +105,12 @@ fn refusal(running: &[RunningProcess]) -> String {
     }
     let roles: Vec<_> = roles.into_iter().map(|(role, count)| format!("{count} {role}")).collect();
     format!(
-        "{} of Weir run on this database ({}); stop all of them, and run this command again before any starts",
-        if running.len() == 1 { "1 process".to_owned() } else { format!("{} processes", running.len()) },
+        "{} on this database ({}); stop all of them, and run this command again before any starts",
+        if running.len() == 1 {
+            "1 process of Weir runs".to_owned()
+        } else {
+            format!("{} processes of Weir run", running.len())
+        },
         roles.join(", ")
     )
 }
@@ -129,6 +133,7 @@ mod tests {
             }),
         };
         let text = refusal(&[process(1, "worker"), process(2, "api"), process(3, "worker")]);
+        assert!(refusal(&[process(1, "api")]).starts_with("1 process of Weir runs on this database (1 api);"));
         assert!(text.starts_with("3 processes of Weir run on this database (1 api, 2 worker);"), "{text}");
     }
 }

@@ -40,11 +40,14 @@ async fn sees_none(app: &App) {
 }
 
 async fn alerts(api: &App) -> Vec<Value> {
-    let events = api.get("/v1/events?type=weir.destination.*&include=data").await;
+    let events = api.get("/v1/events?type=weir.*&include=data").await;
+    let of_stalls =
+        |event: &&Value| ["stalled", "recovered"].iter().any(|end| event["type"].as_str().unwrap().ends_with(end));
     events["data"]
         .as_array()
         .unwrap()
         .iter()
+        .filter(of_stalls)
         .rev()
         .map(|event| json!([event["type"], event["data"]["cause"]]))
         .collect()
@@ -74,14 +77,18 @@ async fn workers_that_are_away_are_seen_reported_and_over_when_they_are_back() {
     let row = api.get(&format!("/v1/destinations/{id}/overview")).await;
     assert_eq!((&row["reason"], &row["backlog"]), (&json!("no_worker"), &json!(0)), "{row}");
     eventually("the alert", OVER, async || !alerts(&api).await.is_empty()).await;
-    assert_eq!(alerts(&api).await[0], json!(["weir.destination.stalled", "no_worker"]));
+    // One alert, of the installation.
+    assert_eq!(alerts(&api).await, [json!(["weir.installation.stalled", "no_worker"])]);
+    let active = api.get("/v1/alerts/active").await;
+    assert_eq!(active["data"].as_array().unwrap().len(), 1, "{active}");
+    assert_eq!(active["data"][0]["data"]["reason"], "no worker runs; 1 destination waits");
 
     let _worker = fleet.launch("worker").await;
     receiver.wait_for("/few", 1, SECOND * 60).await;
     for app in [&api, &scheduler] {
         sees_none(app).await;
     }
-    let recovered = json!(["weir.destination.recovered", null]);
+    let recovered = json!(["weir.installation.recovered", null]);
     eventually("the end", OVER, async || alerts(&api).await.contains(&recovered)).await;
 }
 

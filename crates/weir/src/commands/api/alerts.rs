@@ -7,6 +7,7 @@ use weir_api_types::{Event, OverviewRow};
 use weir_core::{
     Timestamp,
     alert::{AlertPolicy, BEHIND, CAUGHT_UP},
+    stall::Outage,
 };
 
 use super::{
@@ -204,6 +205,8 @@ fn in_words(alert_type: &str) -> (String, Tone) {
         "weir.destination.admitted" => ("no more refusals", Tone::Good),
         "weir.destination.refusing" => ("refuses many sends", Tone::Bad),
         "weir.destination.accepting" => ("accepts again", Tone::Good),
+        Outage::STALLED => ("Weir does not send", Tone::Bad),
+        Outage::RECOVERED => ("Weir sends again", Tone::Good),
         "weir.rate.lowered" => ("pace lowered", Tone::Waiting),
         "weir.rate.restored" => ("pace restored", Tone::Good),
         "weir.delivery.dead" => ("dead letters", Tone::Bad),

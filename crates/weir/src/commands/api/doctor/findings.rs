@@ -28,6 +28,8 @@ const CLOCK_PROBLEM_S: f64 = 30.0;
 /// Less free space is filled within minutes by a busy installation, or within a day.
 const DISK_PROBLEM: u64 = 512 << 20;
 const DISK_NOTE: u64 = 5 << 30;
+/// SQLite cannot write with less than a checkpoint needs.
+const DISK_FULL: u64 = 16 << 20;
 const LARGE_WAL_BYTES: f64 = (1_u64 << 30) as f64;
 
 /// The findings, problems first.
@@ -38,7 +40,11 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
         return vec![finding(Problem, "server", format!("the server does not answer ({reason})"), next)];
     }
     if let Some(status) = &evidence.status {
-        backend(&mut found, "store", &status.store, SLOW_STORE_MS);
+        // A store on a full disk does not answer, and the disk is the cause.
+        let is_full = status.store.free_bytes.is_some_and(|free| free < DISK_FULL);
+        if !is_full || status.store.is_reachable {
+            backend(&mut found, "store", &status.store, SLOW_STORE_MS);
+        }
         backend(&mut found, "queue", &status.queue, SLOW_QUEUE_MS);
         processes(&mut found, status);
         depths(&mut found, status);
@@ -92,8 +98,7 @@ fn processes(found: &mut Vec<Finding>, status: &InstallationStatus) {
     ] {
         let runs = |process: &Process| process.role.as_deref().is_some_and(|found| found == role || found == "serve");
         if !is_unknown && !processes.iter().any(runs) {
-            let next = format!("start `weir {role}`; if it ends at once, the last lines of its log say why");
-            found.push(finding(Problem, "processes", format!("no {role} runs: {effect}"), next));
+            found.push(finding(Problem, "processes", format!("no {role} runs: {effect}"), start(role)));
         }
     }
     let versions: BTreeSet<&str> = processes.iter().filter_map(|process| process.version.as_deref()).collect();
@@ -113,6 +118,10 @@ fn depths(found: &mut Vec<Finding>, status: &InstallationStatus) {
     let Some(depths) = status.queue_depths.as_ref().filter(|depths| depths.oldest_waited_ms > LATE_PERMITS_MS) else {
         return;
     };
+    // Without a worker they wait for one, and that is said already.
+    if found.iter().any(|finding| finding.found.starts_with(Fault::NoWorker.sentence())) {
+        return;
+    }
     let waited = span_s(depths.oldest_waited_ms as f64 / 1_000.0);
     let text = format!(
         "{} wait for a worker, the oldest for {waited}: the workers are full, suspended or cut off",
@@ -124,7 +133,8 @@ fn depths(found: &mut Vec<Finding>, status: &InstallationStatus) {
 fn disk(found: &mut Vec<Finding>, store: &Backend) {
     let Some(free) = store.free_bytes.filter(|free| *free < DISK_NOTE) else { return };
     let severity = if free < DISK_PROBLEM { Problem } else { Note };
-    let text = format!("the disk of the database has {} MB left", free >> 20);
+    let effect = if store.is_reachable { "" } else { ": no event can be accepted" };
+    let text = format!("the disk of the database has {} MB left{effect}", free >> 20);
     found.push(finding(
         severity,
         "disk",
@@ -206,19 +216,37 @@ fn resources(found: &mut Vec<Finding>, evidence: &Evidence) {
 fn faults(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
     for fault in Fault::all() {
         let late: Vec<_> = rows.iter().filter(|row| row.reason.as_deref() == Some(fault.as_str())).collect();
-        if late.is_empty() {
+        if late.is_empty() || is_told(found, fault) {
             continue;
         }
         // One that sends may be behind for reasons of its own, as its alert says.
-        let is_of_one = matches!(fault, Fault::NotStarted | Fault::NotPublished);
+        let is_of_one = !fault.is_of_installation();
         let sends = late.iter().all(|row| row.achieved_per_s > 0.0);
         let severity = if is_of_one && sends { Note } else { Problem };
         let effect =
             if sends { "gets less than the limits allow" } else { "gets nothing, although the limits allow it" };
         let text = format!("{} {effect}: {}", named(late.iter().copied()), fault.sentence());
-        let next = "docs/operations/runbook.md#weirdestinationsstalled says what to do for this cause";
+        let next = match fault {
+            Fault::NoWorker => start("worker"),
+            Fault::NoScheduler => start("scheduler"),
+            _ => "docs/operations/runbook.md#weirdestinationsstalled says what to do for this cause".to_owned(),
+        };
         found.push(finding(severity, "backlog", text, next));
     }
+}
+
+/// Whether a finding names this cause already, with its next step.
+fn is_told(found: &[Finding], fault: Fault) -> bool {
+    let names = |finding: &Finding| match fault {
+        Fault::QueueAway => finding.subject == "queue" && finding.severity == Problem,
+        Fault::StoreSlow => finding.subject == "store",
+        fault => finding.found.starts_with(fault.sentence()),
+    };
+    found.iter().any(names)
+}
+
+fn start(role: &str) -> String {
+    format!("start `weir {role}`; if it ends at once, the last lines of its log say why")
 }
 
 fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
@@ -276,13 +304,17 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
         ));
     }
     let slow = all(|row| row.reason.as_deref() == Some("slow"));
-    if !slow.is_empty() {
+    if let Some(first) = slow.first() {
         let text = format!("receivers answer too slowly for their limits: {}", named(slow.iter().copied()));
         found.push(finding(
             Note,
             "limits",
             text,
-            "raise max_in_flight if the receiver can take more requests at one time",
+            format!(
+                "weir deliveries groups --destination '{}' shows whether requests end without an answer; if they are answered, raise \
+                 max_in_flight as far as the receiver can take more requests at one time",
+                title(&first.destination)
+            ),
         ));
     }
     let dead: u64 = rows.iter().map(|row| row.undelivered).sum();
@@ -368,8 +400,21 @@ mod tests {
         assert!(found.len() == 1 && found[0].2.starts_with("no scheduler runs"), "{found:?}");
         let late = json!({"jobs": 1, "ready": 9, "oldest_waited_ms": 9_000, "queued": 9, "in_flight": 0});
         assert_eq!(subjects(&of(json!({"queue_depths": late}))), [(Problem, "lag")]);
+        // Without a worker, permits wait for one, and destinations get nothing: one cause, one finding.
+        let scheduler = json!([{"id": 1, "role": "scheduler", "version": "0.1.0"}]);
+        let status = status(&json!({"processes": scheduler, "queue_depths": late}));
+        let mut row = overview_row(&json!({}), &json!({"reason": "no_worker", "undelivered": 0}));
+        let rows = vec![row.clone()];
+        let found = told(&Evidence { status: Some(status), rows, ..Evidence::default() });
+        assert!(found.len() == 1 && found[0].2.starts_with("no worker runs"), "{found:?}");
+        // The row of a process that was killed stays until another one declares it dead.
+        row.reason = Some("no_scheduler".to_owned());
+        let found = findings(&Evidence { rows: vec![row], ..Evidence::default() });
+        assert!(found.len() == 1 && found[0].next_step.starts_with("start `weir scheduler`"));
         let full = json!({"kind": "sqlite", "is_reachable": true, "answered_in_ms": 1.0, "free_bytes": 1_000_000});
         assert_eq!(subjects(&of(json!({"store": full}))), [(Problem, "disk")]);
+        let full = json!({"kind": "sqlite", "is_reachable": false, "answered_in_ms": null, "free_bytes": 0});
+        assert_eq!(subjects(&of(json!({"store": full}))), [(Problem, "disk")], "one cause");
         let unreachable = Evidence { unreachable: Some("refused".to_owned()), ..Evidence::default() };
         assert_eq!(subjects(&told(&unreachable)), [(Problem, "server")]);
     }
