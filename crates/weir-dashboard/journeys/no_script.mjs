@@ -63,7 +63,7 @@ journey('dead letters are replayed with a typed confirmation, and a delivery is 
   await page.getByRole('link', { name: /^Replay 2 to failing/ }).click();
   await page.getByLabel('Type replay 2 to confirm').fill('replay');
   await click(page, 'button', 'Replay 2 deliveries');
-  await flash(page, 'Nothing was replayed');
+  await page.getByText('Nothing was replayed').waitFor();
   await page.getByLabel('Type replay 2 to confirm').fill('replay 2');
   await click(page, 'button', 'Replay 2 deliveries');
   await flash(page, 'The replay has started');

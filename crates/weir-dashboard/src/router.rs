@@ -186,6 +186,7 @@ fn page_meant(path: &str) -> Option<String> {
         ] => {
             format!("/destinations/{id}")
         }
+        ["destinations", id, "keys", "pause" | "override"] => format!("/destinations/{id}/keys"),
         ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),
         ["replays", id, "cancel"] => format!("/replays/{id}"),
         ["event-types", name, "delete"] => format!("/event-types/{name}"),

@@ -112,10 +112,10 @@ async fn one_key_is_paused_resumed_and_given_limits_of_its_own() {
         assert_eq!(done.status, 303, "{}", done.text);
         assert_eq!(api.seen("POST", &format!("{KEYS}/cus_2/{verb}")).len(), 1);
     }
-    browser.post("/destinations/dst_1/keys/override", "key=cus_2&limit=50&period=second&weight=5").await;
+    browser.post("/destinations/dst_1/keys/override", "key=cus_2&one_limit=50&one_period=second&one_weight=5").await;
     let special = json!({"rate_limits": [{"limit": 50, "period": "second"}], "weight": 5});
     assert_eq!(api.seen("PATCH", PATH)[0].body, json!({"key_limits": {"overrides": {"cus_2": special}}}));
-    browser.post("/destinations/dst_1/keys/override", "key=cus_2&limit=&weight=&end=true").await;
+    browser.post("/destinations/dst_1/keys/override", "key=cus_2&one_limit=&one_weight=&end=true").await;
     assert_eq!(api.seen("PATCH", PATH)[1].body, json!({"key_limits": {"overrides": {"cus_2": null}}}));
 }
 

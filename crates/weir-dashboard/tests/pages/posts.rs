@@ -36,7 +36,7 @@ fn forms() -> [(&'static str, String); 33] {
         form("/destinations/{id}/limits", "limit_second=9&max_in_flight=9"),
         form("/destinations/{id}/keys", "etag=%221%22&pointer=/customer/id"),
         form("/destinations/{id}/keys/pause", "key=cus_1&paused=true"),
-        form("/destinations/{id}/keys/override", "key=cus_1&limit=5&period=second&weight="),
+        form("/destinations/{id}/keys/override", "key=cus_1&one_limit=5&one_period=second&one_weight="),
         form("/destinations/{id}/settings", "name=a&url=https://example.com&event_types=*&style=standard"),
         form("/destinations/{id}/rotate", "overlap_s=60&secret="),
         form("/destinations/{id}/test", ""),
@@ -62,7 +62,7 @@ fn forms() -> [(&'static str, String); 33] {
 }
 
 /// The paths of the router that take a form. `/keys/{id}/delete` is among them.
-fn routes() -> BTreeSet<String> {
+pub(crate) fn routes() -> BTreeSet<String> {
     let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/router.rs")).unwrap();
     let routes = source.lines().filter(|line| line.contains("post("));
     routes.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect()

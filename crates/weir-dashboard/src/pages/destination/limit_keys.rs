@@ -18,7 +18,7 @@ use crate::{
     client::{ApiPath, Call, append},
     example::Example,
     extend::extend,
-    faults::Faults,
+    faults::{Faults, Refused},
     fields::Fields,
     frame::{Also, Frame, Me, Section},
     path_id::PathId,
@@ -114,12 +114,23 @@ impl Editor {
         let mut refusal = refusal.clone();
         for error in &mut refusal.errors {
             if let Some(of_keys) = error.pointer.strip_prefix("/key_limits") {
-                error.pointer = of_keys.to_owned();
+                error.pointer = if of_keys == "/key" { "/pointer".to_owned() } else { of_keys.to_owned() };
             }
         }
-        self.faults = self.typed.faults(&refusal);
+        self.faults = self.typed.faults_beside(&refusal, &[("pointer", "Where the key is"), ("weight", "Weight")]);
         self
     }
+}
+
+/// The field of the limits of one key that has the value at a JSON pointer: `/key_limits/overrides/cus_1/weight`.
+fn field_of_one(pointer: &str) -> Option<(String, String)> {
+    let (name, label) = match pointer.strip_prefix("/key_limits/overrides")?.split('/').nth(2) {
+        None => ("key", "Key"),
+        Some("rate_limits") => ("one_limit", "At most"),
+        Some("weight") => ("one_weight", "Weight of the key"),
+        Some(_) => return None,
+    };
+    Some((name.to_owned(), label.to_owned()))
 }
 
 /// The figures, which live updates replace.
@@ -183,6 +194,7 @@ struct KeysPage {
     frame: Frame,
     live: Live,
     editor: Editor,
+    of_one: Refused,
     proof: Option<Proof>,
 }
 
@@ -216,7 +228,7 @@ async fn proof_of(visit: &Visit, id: &str, key: Option<&str>) -> Result<Option<P
 
 fn page(visit: &Visit, me: Me, live: Live, editor: Editor) -> KeysPage {
     let frame = visit.frame(me, Section::None, format!("Keys of {}", live.head.destination.label()));
-    KeysPage { frame: frame.live(Also::Time.query()), live, editor, proof: None }
+    KeysPage { frame: frame.live(Also::Time.query()), live, editor, of_one: Refused::default(), proof: None }
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
@@ -269,18 +281,25 @@ pub(crate) async fn pause(visit: Visit, PathId(id): PathId, fields: Fields) -> A
 pub(crate) async fn override_key(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let key = fields.text("key").to_owned();
     let mut special = Map::new();
-    if !fields.text("limit").is_empty() {
-        let limit = json!({"limit": number(fields.text("limit")), "period": fields.text("period")});
+    if !fields.text("one_limit").is_empty() {
+        let limit = json!({"limit": number(fields.text("one_limit")), "period": fields.text("one_period")});
         special.insert("rate_limits".to_owned(), json!([limit]));
     }
-    if !fields.text("weight").is_empty() {
-        special.insert("weight".to_owned(), number(fields.text("weight")));
+    if !fields.text("one_weight").is_empty() {
+        special.insert("weight".to_owned(), number(fields.text("one_weight")));
     }
     let is_ended = fields.has("end");
     let value = if is_ended { Value::Null } else { Value::Object(special) };
     let body = json!({"key_limits": {"overrides": {&*key: value}}});
     let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&body)?;
-    visit.after(&format!("/destinations/{id}/keys"), visit.api.send(&edit).await, |_| {
+    let answer = visit.api.send(&edit).await;
+    if let Some(of_one) = Refused::by(&answer, &fields, field_of_one) {
+        let (me, live) = read(&visit, &id, Place::default()).await?;
+        let editor = Editor::of(live.limits());
+        let page = KeysPage { of_one, ..page(&visit, me, live, editor) };
+        return visit.page_with(StatusCode::UNPROCESSABLE_ENTITY, &page);
+    }
+    visit.after(&format!("/destinations/{id}/keys"), answer, |_| {
         if is_ended {
             format!("{key} has the limits of the other keys.")
         } else {
