@@ -609,6 +609,41 @@ async fn the_chart_shows_the_limit_that_binds_and_the_values_at_the_pointer() {
 }
 
 #[tokio::test]
+async fn the_chart_of_a_limit_in_costs_draws_points_and_says_so() {
+    let api = api("read", |_| {});
+    let mut costs = history();
+    for bucket in costs["data"].as_array_mut().unwrap() {
+        let points = |sends: u64| json!({"period": "minute", "unit": "cost", "sends": sends, "limit": 600});
+        let windows = bucket["max_window"].as_array_mut().unwrap();
+        windows[0]["sends"] = json!(2);
+        windows.extend([json!({"period": "minute", "sends": 97, "limit": 900}), points(598)]);
+    }
+    let points = json!([{"limit": 20, "period": "second"}, {"limit": 500, "period": "minute", "unit": "cost"}]);
+    costs["limit_changes"][0]["rate_limits"] = points;
+    api.on("GET", "/v1/destinations/dst_1/history", 200, costs);
+    let part = api.dashboard().get("/fragments/destinations/dst_1/chart").await;
+    let (first, others) = part.text.split_once("<details>").expect("the other limits unfold");
+    // Its windows are the fullest.
+    for shown in [
+        ">largest window, in points<",
+        ">limit, in points<",
+        ">points<",
+        ">500 points/min<",
+        "any minute: 598 of 600 points",
+    ] {
+        assert!(first.contains(shown), "{shown}: {first}");
+    }
+    assert!(others.contains(">sends<") && !others.contains(">points<"), "{others}");
+    let file = api.dashboard().get(&format!("{PAGE}/proof.csv")).await;
+    file.has(&["largest_window_minute,limit_minute,largest_window_cost_minute,limit_cost_minute", ",97,900,598,600"]);
+    api.on("GET", "/v1/destinations/dst_1/audit", 200, audit(0));
+    api.dashboard()
+        .get(&format!("{PAGE}/proof"))
+        .await
+        .has(&["Largest minute, points", "598 <span class=\"soft\">of 600"]);
+}
+
+#[tokio::test]
 async fn the_first_tab_loads_the_chart_of_the_last_minutes() {
     let api = api("read", |_| {});
     api.on("GET", "/v1/destinations/dst_1/history", 200, history());
