@@ -9,11 +9,12 @@ use crate::support::{FakeApi, row};
 const AT: &str = "2025-11-21T07:30:00.000Z";
 
 /// Forms that answer with a page, and why a reload does no harm.
-const PAGES: [(&str, &str); 9] = [
+const PAGES: [(&str, &str); 10] = [
     ("/destinations", "the secret of a new destination is in no URL; a form that is sent again creates no second one"),
     ("/fragments/destinations/{id}/test", "a part of a page, which no reload asks for"),
     ("/destinations/{id}/preview", "changes nothing"),
     ("/destinations/{id}/simulate", "changes nothing"),
+    ("/destinations/{id}/keys/preview", "changes nothing"),
     ("/limit-groups/{id}/preview", "changes nothing"),
     ("/destinations/{id}/secret", "changes nothing; the secret must be in no URL and no cookie"),
     ("/destinations/{id}/verify", "changes nothing"),

@@ -52,7 +52,7 @@ const NONE: (&str, &str) = ("", "");
 const DESTINATION: (&str, &str) = ("PATCH", "/v1/destinations/dst_1");
 const LIMITS: &str = "limit_second=71&burst_second=72&margin_second=73+ms&limit_other=74&window_other=75+s&shape_minute=&max_in_flight=76";
 
-const CASES: [Case; 31] = [
+const CASES: [Case; 32] = [
     case(
         "/destinations",
         ("POST", "/v1/destinations"),
@@ -107,6 +107,13 @@ const CASES: [Case; 31] = [
         "/key_limits/max_in_flight",
         "pointer=/a&max_in_flight=71",
         "max_in_flight",
+    ),
+    case(
+        "/destinations/{id}/keys/preview",
+        ("POST", "/v1/destinations/dst_1/preview"),
+        "/key_limits/rate_limits/0/limit",
+        "pointer=/a&weight=71&limit_second=0",
+        "limit_second",
     ),
     case(
         "/destinations/{id}/keys/override",

@@ -2,15 +2,15 @@
 
 use askama::Template;
 use axum::extract::Query;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_api_types::{Audit, KeyLimits, LimitKeyList, LimitKeyRow};
+use weir_api_types::{Audit, KeyForecast, KeyLimits, KeyPreview, LimitKeyList, LimitKeyRow, Preview};
 use weir_core::access::Role;
 
 use super::{
     Head, Tab,
-    limits_form::Typed,
+    limits_form::{ForecastText as _, Typed},
     proof::{AuditText as _, IntervalText as _, JudgedText as _},
     temporary::number,
 };
@@ -57,15 +57,43 @@ extend! {
         }
 
         fn why(&self) -> &'static str {
-            match self.binding.as_deref() {
-                Some("key") => "Its own limit",
-                Some("destination") => "It takes turns in the limits of the destination",
-                Some("paused") => "It is paused",
-                Some("destination_paused") => "The destination is paused",
-                Some("destination_held") => "The destination is held",
-                Some("destination_breaker") => "The breaker of the destination is not closed",
-                _ => "",
-            }
+            bound_by(self.binding.as_deref())
+        }
+    }
+}
+
+fn bound_by(binding: Option<&str>) -> &'static str {
+    match binding {
+        Some("key") => "Its own limit",
+        Some("destination") => "It takes turns in the limits of the destination",
+        Some("paused") => "It is paused",
+        Some("destination_paused") => "The destination is paused",
+        Some("destination_held") => "The destination is held",
+        Some("destination_breaker") => "The breaker of the destination is not closed",
+        _ => "",
+    }
+}
+
+extend! {
+    trait KeyPreviewText for KeyPreview {
+        fn label(&self) -> &str {
+            label(&self.key)
+        }
+    }
+}
+
+extend! {
+    trait KeyForecastText for KeyForecast {
+        fn rate(&self) -> String {
+            self.share_per_s.map_or_else(|| "no limit".to_owned(), |share| share.per_s().to_string())
+        }
+
+        fn drain(&self) -> String {
+            self.drain_eta_s.map_or_else(|| "unknown".to_owned(), |eta| format!("in {}", eta.seconds()))
+        }
+
+        fn why(&self) -> &'static str {
+            bound_by(self.binding.as_deref())
         }
     }
 }
@@ -195,7 +223,15 @@ struct KeysPage {
     live: Live,
     editor: Editor,
     of_one: Refused,
+    preview: Option<Preview>,
     proof: Option<Proof>,
+}
+
+/// What the limits in the form would do.
+#[derive(Template)]
+#[template(path = "destination_keys_preview.html")]
+struct PreviewPart {
+    preview: Preview,
 }
 
 #[derive(Template)]
@@ -228,7 +264,14 @@ async fn proof_of(visit: &Visit, id: &str, key: Option<&str>) -> Result<Option<P
 
 fn page(visit: &Visit, me: Me, live: Live, editor: Editor) -> KeysPage {
     let frame = visit.frame(me, Section::None, format!("Keys of {}", live.head.destination.label()));
-    KeysPage { frame: frame.live(Also::Time.query()), live, editor, of_one: Refused::default(), proof: None }
+    KeysPage {
+        frame: frame.live(Also::Time.query()),
+        live,
+        editor,
+        of_one: Refused::default(),
+        preview: None,
+        proof: None,
+    }
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
@@ -240,6 +283,35 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(place): Query<P
 pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
     let (_, live) = read(&visit, &id, place).await?;
     visit.fragment(&KeysLive { live })
+}
+
+/// What the limits in the form would do: a part of the page for the script, or the page with it.
+pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
+    let editor = Editor::read(&fields);
+    let path = ApiPath::of(["destinations", &id, "preview"]);
+    let answer = visit.api.post::<Preview>(&path, &editor.body()).await;
+    if headers.contains_key("hx-request") {
+        // Nothing is wrong yet with a form that nobody has filled in.
+        if editor.pointer.is_empty() {
+            return visit.unchanged();
+        }
+        return match answer {
+            Ok(preview) => visit.fragment(&PreviewPart { preview }),
+            Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+                let detail = editor.refused(&refusal).faults.text();
+                Err(Refusal { detail, errors: Vec::new(), ..refusal })
+            }
+            Err(refusal) => Err(refusal),
+        };
+    }
+    let (me, live) = read(&visit, &id, Place::default()).await?;
+    match answer {
+        Ok(preview) => visit.page(&KeysPage { preview: Some(preview), ..page(&visit, me, live, editor) }),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            visit.page_with(refusal.status, &page(&visit, me, live, editor.refused(&refusal)))
+        }
+        Err(refusal) => Err(refusal),
+    }
 }
 
 /// Sets the limits of each key, or removes all limit keys.
