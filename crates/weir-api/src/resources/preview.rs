@@ -49,6 +49,7 @@ object! {
         #[schema(minimum = 1, maximum = 10_000)]
         max_in_flight: Option<u32>,
         /// The limits of each limit key as a whole; without `overrides`, those of single keys stay. `null` is none.
+        #[schema(value_type = Option<KeyLimitsRequest>)]
         key_limits: Option<Option<KeyLimitsRequest>>,
     }
 }
