@@ -288,13 +288,14 @@ pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(place): Que
 /// What the limits in the form would do: a part of the page for the script, or the page with it.
 pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
     let editor = Editor::read(&fields);
+    let is_part = headers.contains_key("hx-request");
+    // Nothing is wrong yet with a form that nobody has filled in.
+    if is_part && editor.pointer.is_empty() {
+        return visit.unchanged();
+    }
     let path = ApiPath::of(["destinations", &id, "preview"]);
     let answer = visit.api.post::<Preview>(&path, &editor.body()).await;
-    if headers.contains_key("hx-request") {
-        // Nothing is wrong yet with a form that nobody has filled in.
-        if editor.pointer.is_empty() {
-            return visit.unchanged();
-        }
+    if is_part {
         return match answer {
             Ok(preview) => visit.fragment(&PreviewPart { preview }),
             Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
