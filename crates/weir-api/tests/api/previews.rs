@@ -78,7 +78,10 @@ async fn proposed_limits_of_keys_show_what_would_bind_the_busiest_keys() {
     assert_eq!(of_keys, [("big", 60, destination, key), ("a", 30, key, key), ("b", 10, key, key)], "{shown}");
     assert!(keys[1]["share_per_s"].as_f64() > keys[1]["now"]["share_per_s"].as_f64(), "{shown}");
     assert_eq!((&shown["now"]["binding"], &shown["binding"]["limit"]), (&json!("key"), &json!(10)), "{shown}");
-    assert!(shown["key_limits"].as_str().unwrap().starts_with("The limits of the keys that wait allow 11."), "{shown}");
+    assert!(
+        shown["key_limits"].as_str().unwrap().starts_with("The limits of the keys that wait allow 12 per second"),
+        "{shown}"
+    );
     // Without limit keys all share the limit of the destination.
     let none = server.preview(&id, json!({"key_limits": null})).await;
     assert_eq!((&none["key_limits"], &none["keys"][1]["binding"]), (&Value::Null, destination), "{none}");
