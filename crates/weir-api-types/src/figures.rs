@@ -343,8 +343,36 @@ pub struct Preview {
     )]
     pub fault: Option<String>,
     /// Of a destination with limits for single limit keys: what these allow what waits, and when an edit of `key_limits` acts,
-    /// in words. Both forecasts keep them as they are. Null for others.
+    /// in words. Null for others.
     pub key_limits: Option<String>,
+    /// If limits of keys are proposed: the 20 keys with the longest backlogs, with the proposed settings and `now`.
+    pub keys: Option<Vec<KeyPreview>>,
+}
+
+/// What a limit key that waits may send with the proposed settings, and with the current ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KeyPreview {
+    /// `""`: events without a key.
+    #[schema(example = "cus_1")]
+    pub key: String,
+    pub waiting: u64,
+    #[serde(flatten)]
+    pub proposed: KeyForecast,
+    pub now: KeyForecast,
+}
+
+/// What one limit key may send, as in the list of keys.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KeyForecast {
+    /// Null: nothing bounds it.
+    pub share_per_s: Option<f64>,
+    #[schema(
+        value_type = Option<String>, example = "key",
+        pattern = "^(paused|key|destination|destination_paused|destination_held|destination_breaker)$"
+    )]
+    pub binding: Option<String>,
+    /// The time until nothing of this key waits, without new events; null if nobody can say.
+    pub drain_eta_s: Option<f64>,
 }
 
 /// How a destination would send its backlog.

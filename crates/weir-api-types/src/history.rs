@@ -64,11 +64,15 @@ pub struct HistoryLatency {
     pub p95: f64,
 }
 
-/// The fullest window of one period that ends in a bucket.
+/// The fullest window of one limit that ends in a bucket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MaxWindow {
     #[schema(schema_with = references::period)]
     pub period: String,
+    /// `cost`: the limit counts costs, and `sends` and `limit` are sums of costs. Absent: it counts requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = references::unit)]
+    pub unit: Option<String>,
     /// The most sends in a window of this length, wherever it begins, that ends in the bucket.
     pub sends: u64,
     /// The most sends that the limits allow in such a window: `limit + burst − 1` of the largest limit in force in it.

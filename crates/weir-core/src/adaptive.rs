@@ -111,6 +111,18 @@ impl Default for Settings {
     }
 }
 
+/// A rate as people say it: `2 per second`, `1 per minute`, `3.5 per hour`.
+pub fn in_words(per_s: f64) -> String {
+    let (number, unit) = match per_s {
+        1.0.. => (per_s, "second"),
+        // A minute is stored with four digits.
+        0.016.. => (per_s * 60.0, "minute"),
+        _ => (per_s * 3_600.0, "hour"),
+    };
+    let text = format!("{number:.1}");
+    format!("{} per {unit}", text.strip_suffix(".0").unwrap_or(&text))
+}
+
 impl Settings {
     /// These settings below the hard limits.
     #[must_use]

@@ -70,7 +70,7 @@ pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus
             }
         }
         Alert::Refusing(refusing) => {
-            data["reason"] = json!(refusing.sentence(&settings.rate_limits, settings.adaptive.is_some()));
+            data["reason"] = json!(refusing.sentence(&settings.rate_limits, settings.adaptive));
             data["sends"] = json!(refusing.sends);
             data["refused"] = json!(refusing.refused);
             data["takes_per_s"] = json!(refusing.takes_per_s.map(thousandths));

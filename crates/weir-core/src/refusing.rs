@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use crate::{Period, RateLimits, adaptive::Observation};
+use crate::{
+    Period, RateLimits,
+    adaptive::{self, Observation},
+};
 
 /// The time whose sends are counted.
 pub const COUNTED: Duration = Duration::from_secs(300);
@@ -58,12 +61,13 @@ impl Refusing {
     }
 
     /// What was seen and what helps.
-    pub fn sentence(&self, limits: &RateLimits, is_adaptive: bool) -> String {
+    pub fn sentence(&self, limits: &RateLimits, adaptive: Option<adaptive::Settings>) -> String {
         let Self { sends, refused, .. } = self;
         let seen = format!("the receiver answered {refused} of the {sends} sends of five minutes with 429");
-        if is_adaptive {
+        if let Some(adaptive) = adaptive {
+            let slowest = adaptive::in_words(adaptive.min_per_s);
             return format!(
-                "{seen}: the adaptive pace keeps to what it takes, so other clients may use up its quota, or min_per_s is more than it takes"
+                "{seen}: the adaptive pace keeps to what it takes, so other clients may use up its quota, or the slowest pace, {slowest}, is more than it takes"
             );
         }
         let limit = match self.lower_limit(limits) {
@@ -95,10 +99,10 @@ mod tests {
 
     #[test]
     fn the_advice_is_a_limit_that_the_receiver_takes_or_an_adaptive_pace() {
-        let says = |taken: u64, limits: &[(u32, Period)], is_adaptive| {
+        let says = |taken: u64, limits: &[(u32, Period)], is_adaptive: bool| {
             let stretches = std::iter::repeat_n(Stretch { attempted: 600, taken }, 3);
             let refusing = Refusing::new(1_800, 1_800 - 3 * taken, Observation::of(stretches, true));
-            refusing.sentence(&limited(limits), is_adaptive)
+            refusing.sentence(&limited(limits), is_adaptive.then(adaptive::Settings::default))
         };
         let seen = "the receiver answered 1500 of the 1800 sends of five minutes with 429";
         let fast = says(100, &[], false);
@@ -112,6 +116,8 @@ mod tests {
         // It takes what the limit allows, or nothing at all.
         assert!(says(200, &[(10, Period::SECOND)], false).ends_with("or lower the limit"));
         assert!(says(0, &[], false).ends_with("or set a limit"));
-        assert!(says(100, &[], true).starts_with(&format!("{seen}: the adaptive pace")));
+        let adaptive = says(100, &[], true);
+        assert!(adaptive.starts_with(&format!("{seen}: the adaptive pace")), "{adaptive}");
+        assert!(adaptive.ends_with("or the slowest pace, 1 per minute, is more than it takes"), "{adaptive}");
     }
 }

@@ -322,7 +322,7 @@
   paint(document);
   paintDates();
   confirmations(document);
-  // On a phone the pages are in one line, which scrolls.
-  find('.side [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });
+  // On a phone the pages are in one line, which scrolls; so are the tabs.
+  all('.side [aria-current], .tabs [aria-current]').forEach((at) => at.scrollIntoView({ block: 'nearest', inline: 'center' }));
   body.dataset.script = 'on';
 })();

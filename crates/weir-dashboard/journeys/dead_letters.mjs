@@ -180,6 +180,7 @@ journey('a backlog is purged after the typed confirmation, without JavaScript', 
   await post('paused.made', 7);
   const page = await visit.open(`/destinations/${id}/purge`, { scripts: false });
   await page.getByText('7 waiting deliveries match').waitFor();
+  visit.expect(422, /\/purge$/);
   await page.getByLabel('Type purge 7 to confirm').fill('purge 8');
   await page.getByRole('button', { name: 'Cancel 7 deliveries' }).click();
   await page.getByText('Nothing was cancelled').waitFor();

@@ -61,9 +61,10 @@ journey('dead letters are replayed with a typed confirmation, and a delivery is 
 
   await shows(page, '/dead-letters', '2 in 1 group');
   await page.getByRole('link', { name: /^Replay 2 to failing/ }).click();
+  visit.expect(422, /\/replays$/);
   await page.getByLabel('Type replay 2 to confirm').fill('replay');
   await click(page, 'button', 'Replay 2 deliveries');
-  await flash(page, 'Nothing was replayed');
+  await page.getByText('Nothing was replayed').waitFor();
   await page.getByLabel('Type replay 2 to confirm').fill('replay 2');
   await click(page, 'button', 'Replay 2 deliveries');
   await flash(page, 'The replay has started');

@@ -44,7 +44,7 @@ journey('the overview, the limit editor and the proof', async (visit) => {
   await page.getByLabel('Sends in any minute').fill('900');
   await page.locator('#preview').getByText('900/min').waitFor();
   await figure(page, 'Drains in').filter({ hasText: /\d/ }).waitFor();
-  await page.locator('#editor').scrollIntoViewIfNeeded();
+  await page.locator('#editor').evaluate((editor) => editor.scrollIntoView());
   await page.screenshot({ path: `${folder}/limit-editor.png` });
 
   const to = Date.now();

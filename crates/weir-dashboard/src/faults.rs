@@ -3,8 +3,11 @@
 //! The API writes for programs: it names its JSON fields, quotes them with backticks, and counts in milliseconds. A page
 //! names its own fields, and shows a fault beside the field that has it (`field.html`).
 
+use http::StatusCode;
+
 use crate::{
     durations::ApiUnit,
+    fields::Fields,
     refusal::{FieldErrorText as _, Refusal},
     units::{Count, capitalised},
 };
@@ -94,6 +97,41 @@ impl Faults {
     }
 }
 
+/// A form that is shown again: what was typed, and what is wrong with it. The default is a form that nobody has sent.
+#[derive(Default)]
+pub(crate) struct Refused {
+    typed: Fields,
+    pub(crate) faults: Faults,
+}
+
+impl Refused {
+    /// The form that the API has refused, unless nothing that is typed would help.
+    pub(crate) fn by<T>(
+        answer: &Result<T, Refusal>,
+        typed: &Fields,
+        field_of: impl Fn(&str) -> Option<(String, String)>,
+    ) -> Option<Self> {
+        let refusal = answer.as_ref().err().filter(|refusal| refusal.status == StatusCode::UNPROCESSABLE_ENTITY)?;
+        let faults = Faults::of_typed(refusal, |name| typed.text(name), field_of);
+        Some(Self { typed: typed.clone(), faults })
+    }
+
+    /// A form with one field that is wrong.
+    pub(crate) fn in_field(typed: Fields, name: &str, label: &str, text: String) -> Self {
+        let mut faults = Faults::default();
+        faults.add(name, label, text);
+        Self { typed, faults }
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
+    pub(crate) fn value(&self, name: &str) -> &str {
+        self.typed.raw(name)
+    }
+}
+
 /// What the API says is wrong with a field, in the words of the form. The API does not know durations as people write them.
 pub(crate) fn of_field<'a>(
     detail: &str,
@@ -156,7 +194,7 @@ fn with_units(text: &str, unit: Option<ApiUnit>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, StatusCode};
+    use http::HeaderMap;
     use serde_json::json;
 
     use super::*;

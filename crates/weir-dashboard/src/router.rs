@@ -66,6 +66,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/fragments/destinations/{id}/backlog", get(destination::backlog::fragment)),
         ("/destinations/{id}/keys", get(destination::limit_keys::show).post(destination::limit_keys::save)),
         ("/fragments/destinations/{id}/keys", get(destination::limit_keys::fragment)),
+        ("/destinations/{id}/keys/preview", post(destination::limit_keys::preview)),
         ("/destinations/{id}/keys/pause", post(destination::limit_keys::pause)),
         ("/destinations/{id}/keys/override", post(destination::limit_keys::override_key)),
         ("/destinations/{id}/settings", get(destination::settings::show).post(destination::settings::save)),
@@ -186,6 +187,7 @@ fn page_meant(path: &str) -> Option<String> {
         ] => {
             format!("/destinations/{id}")
         }
+        ["destinations", id, "keys", "pause" | "override" | "preview"] => format!("/destinations/{id}/keys"),
         ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),
         ["replays", id, "cancel"] => format!("/replays/{id}"),
         ["event-types", name, "delete"] => format!("/event-types/{name}"),

@@ -146,6 +146,11 @@ pub(crate) enum Drain {
     Stopped,
 }
 
+/// `limit`, `refused`, `queue away`
+pub(crate) fn short_reason(reason: &str) -> String {
+    if reason == "refused_within_limit" { "refused".to_owned() } else { reason.replace('_', " ") }
+}
+
 /// Why a backlog is not sent faster, in words.
 pub(crate) fn reason_in_words(reason: &str) -> &str {
     match reason {
@@ -197,6 +202,11 @@ extend! {
         /// Why its backlog is not sent faster, or why nothing would be sent.
         fn why(&self) -> Option<&str> {
             self.reason.as_deref().or_else(|| self.destination.paused.then_some("paused"))
+        }
+
+        /// The reason as a table shows it: one or two words.
+        fn short_why(&self) -> Option<String> {
+            self.why().map(short_reason)
         }
 
         /// The reason in words, for tooltips.

@@ -129,6 +129,11 @@ impl Sample {
         keys.look(store, destinations.iter().filter(waits), now).await?;
         let mut paces = known_paces(queue, destinations.iter().map(|destination| &**destination)).await;
 
+        // Its members send as unevenly as it does.
+        let is_of_slow_group = |destination: &Destination| {
+            let group = destination.settings.limit_group.and_then(|id| groups.get(&id));
+            group.is_some_and(|group| is_slow(&group.at(now).rate_limits))
+        };
         let mut measured = |destination: &Arc<Destination>| {
             let id = destination.id;
             let traffic = |of: &HashMap<DestinationId, RecentTraffic>| of.get(&id).copied().unwrap_or_default();
@@ -138,7 +143,9 @@ impl Sample {
             Measured {
                 counts: counts.get(&id).copied().unwrap_or_default(),
                 oldest_at: oldest.get(&id).copied(),
-                achieved_per_s: match is_slow(&destination.at(now).settings.rate_limits) {
+                achieved_per_s: match is_slow(&destination.at(now).settings.rate_limits)
+                    || is_of_slow_group(destination)
+                {
                     true => per_second(all.sends, older_from, now),
                     false => per_second(newer.sends, newer_from, now),
                 },

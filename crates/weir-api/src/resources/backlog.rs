@@ -113,7 +113,13 @@ pub(crate) async fn measure_sends(
 ) -> ApiResult<Measured> {
     let (store, id) = (&api.store, destination.id);
     let limits = destination.temporary.limits(&destination.settings.rate_limits, now);
-    let recently = if is_slow(&limits) { MINUTE } else { SENDS };
+    let group = match destination.settings.limit_group {
+        Some(id) => store.limit_groups(&[id]).await?.pop().flatten(),
+        None => None,
+    };
+    // The members of a group send as unevenly as it does.
+    let is_uneven = is_slow(&limits) || group.is_some_and(|group| is_slow(&group.at(now).rate_limits));
+    let recently = if is_uneven { MINUTE } else { SENDS };
     let sends = store.recent_sends(id, now, recently).await?;
     let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
     let mut latencies = store.health(id, now.before(ANSWERS)).await?.latencies;

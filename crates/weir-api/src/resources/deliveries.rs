@@ -18,7 +18,7 @@ use weir_queue::Wake;
 use weir_store::{DeliveryAction, DeliveryDetail};
 
 use self::waits::Outlooks;
-pub(crate) use self::waits::{of_destination as destination_waits_for, waits_for};
+pub(crate) use self::waits::{of_destination as destination_waits_for, of_destinations as destinations_wait_for};
 use super::edit::Edit;
 use crate::{
     auth::Caller,

@@ -1,10 +1,13 @@
 //! Previews of limits: how other limits would send a destination's backlog. Nothing is changed.
 
+use std::sync::Arc;
+
 use axum::{Json, extract::State};
 use serde_json::{Value, json};
 use weir_api_types as types;
 use weir_core::{
     DeliveryState, Destination, RateLimit, RateLimits, Timestamp,
+    limit_key::KeyLimits,
     preview::{Bound, Expiries, Forecast},
 };
 use weir_store::{DeliveryFilter, KEYS_LOOKED_AT, PageRequest};
@@ -13,12 +16,13 @@ use super::{
     backlog,
     destinations::{
         self,
+        key_limits::{KeyLimitsRequest, check_alone},
         rates::{self, Limits, RateLimitRequest},
     },
 };
 use crate::{
     auth::Caller,
-    figures::{Measured, millis},
+    figures::{KeyFigures, KeysTogether, Measured, millis},
     problem::ApiResult,
     readers::{
         body::{Body, PathId},
@@ -29,6 +33,8 @@ use crate::{
     state::{Api, ApiState},
 };
 
+/// How many keys a preview has: as many as a person reads.
+const KEYS_SHOWN: usize = 20;
 /// How many of the newest waiting deliveries are asked when they expire.
 const ASKED_FOR_EXPIRY: u32 = 20;
 
@@ -42,6 +48,9 @@ object! {
         min_interval_ms: Option<Option<u32>>,
         #[schema(minimum = 1, maximum = 10_000)]
         max_in_flight: Option<u32>,
+        /// The limits of each limit key as a whole; without `overrides`, those of single keys stay. `null` is none.
+        #[schema(value_type = Option<KeyLimitsRequest>)]
+        key_limits: Option<Option<KeyLimitsRequest>>,
     }
 }
 
@@ -57,7 +66,8 @@ impl PreviewRequest {
 ///
 /// Calculates by the scheduler's own arithmetic how a destination would send its backlog. Nothing is changed. A hold
 /// counts; a pause or an open breaker does not: the figures are those from the instant at which the destination sends
-/// again. The limits of single limit keys count as they are, as far as `key_limits` says.
+/// again. The limits of single limit keys count as far as `key_limits` says; with proposed ones, `keys` has what they would
+/// allow the keys that wait.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/preview", operation_id = "preview_limits", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")), request_body = PreviewRequest,
@@ -80,21 +90,77 @@ pub(crate) async fn show(
     let (rings, usual_cost) = backlog::rings(&api, id, &proposed_limits, now).await?;
     measured.rings.extend(rings);
     measured.usual_cost = measured.usual_cost.max(usual_cost);
-    let view = |limits: &RateLimits, max_in_flight: u32| {
+    let proposed_keys = match request.key_limits {
+        Some(asked) => {
+            let limits = asked.and_then(|asked| asked.keeping_overrides(current.key_limits.as_deref()));
+            Some(with_keys(&api, &destination, limits, &proposed_limits, now).await?)
+        }
+        None => None,
+    };
+    let proposed_measured = match &proposed_keys {
+        Some(keys) => Measured { keys: keys.together, ..measured.clone() },
+        None => measured.clone(),
+    };
+    let view = |measured: &Measured, limits: &RateLimits, max_in_flight: u32| {
         let forecast = |limits: &RateLimits| measured.forecast(&destination, limits, max_in_flight, now);
-        view(&measured, expiries, limits, forecast)
+        view(measured, expiries, limits, forecast)
+    };
+    let in_words = match &proposed_keys {
+        Some(keys) => key_limits(keys.limits.as_deref(), &proposed_measured),
+        None => key_limits(destination.settings.key_limits.as_deref(), &measured),
     };
     Ok(Json(types::Preview {
-        proposed: view(&proposed_limits, request.max_in_flight.unwrap_or(current.max_in_flight)),
-        now: view(&current.rate_limits, current.max_in_flight),
+        proposed: view(&proposed_measured, &proposed_limits, request.max_in_flight.unwrap_or(current.max_in_flight)),
+        now: view(&measured, &current.rate_limits, current.max_in_flight),
         fault: measured.fault.map(|fault| fault.as_str().to_owned()),
-        key_limits: key_limits(&destination, &measured),
+        key_limits: in_words,
+        keys: proposed_keys.map(|keys| keys.shown),
     }))
 }
 
-/// What the forecasts know of the limits of single limit keys.
-fn key_limits(destination: &Destination, measured: &Measured) -> Option<String> {
-    destination.settings.key_limits.as_ref().filter(|limits| limits.may_bind())?;
+/// Proposed limits of keys, and what they would allow.
+struct ProposedKeys {
+    limits: Option<Arc<KeyLimits>>,
+    together: Option<KeysTogether>,
+    shown: Vec<types::KeyPreview>,
+}
+
+/// What waits keeps its keys, also under another pointer.
+async fn with_keys(
+    api: &ApiState,
+    destination: &Destination,
+    limits: Option<Arc<KeyLimits>>,
+    proposed_limits: &RateLimits,
+    now: Timestamp,
+) -> ApiResult<ProposedKeys> {
+    let present = destination.at(now).into_owned();
+    let mut proposed = present.clone();
+    proposed.settings.key_limits.clone_from(&limits);
+    proposed.settings.rate_limits = proposed_limits.clone();
+    // The proposed limits are in these settings already.
+    proposed.temporary.overridden = None;
+    check_alone(&proposed.settings, destination.keyed_at.is_some())?;
+    let backlogs = api.store.key_backlogs(destination.id, None, KEYS_LOOKED_AT).await?;
+    let together = limits.as_ref().filter(|limits| limits.may_bind());
+    let together = together.and_then(|_| KeysTogether::of(&proposed, &backlogs));
+    let [with, now] = [&proposed, &present].map(|destination| KeyFigures::all(destination, backlogs.keys.clone(), now));
+    let forecast = |figures: &KeyFigures| types::KeyForecast {
+        share_per_s: figures.share.map(millis),
+        binding: figures.binding.map(|binding| binding.as_str().to_owned()),
+        drain_eta_s: figures.drain_eta_s().map(millis),
+    };
+    let shown = with.iter().filter(|figures| figures.waiting > 0).take(KEYS_SHOWN).map(|figures| types::KeyPreview {
+        key: figures.key.to_string(),
+        waiting: figures.waiting,
+        proposed: forecast(figures),
+        now: now.iter().find(|one| one.key == figures.key).map_or_else(|| forecast(figures), forecast),
+    });
+    Ok(ProposedKeys { together, shown: shown.collect(), limits })
+}
+
+/// What a forecast knows of the limits of single limit keys.
+fn key_limits(limits: Option<&KeyLimits>, measured: &Measured) -> Option<String> {
+    limits.filter(|limits| limits.may_bind())?;
     let waiting = measured.counts.waiting();
     let now = match measured.keys {
         Some(keys) if keys.longest.is_none() => {

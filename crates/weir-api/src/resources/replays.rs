@@ -1,6 +1,6 @@
 //! Replays: ended deliveries sent again in bulk, beside live traffic.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -10,12 +10,14 @@ use axum::{
 use http::StatusCode;
 use serde_json::json;
 use weir_api_types as types;
-use weir_core::{DeliveryState, Destination, LimitKey, ReplayId, Timestamp, access::TenantScope, activity::Action};
+use weir_core::{
+    DeliveryState, Destination, DestinationId, LimitKey, ReplayId, Timestamp, access::TenantScope, activity::Action,
+};
 use weir_store::{
     Created, DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase,
 };
 
-use super::{activity::Author, deliveries::waits_for, destinations, dry_run::DryRun, edit::Edit};
+use super::{activity::Author, deliveries::destinations_wait_for, destinations, dry_run::DryRun, edit::Edit};
 use crate::{
     auth::Caller,
     errors::Errors,
@@ -207,7 +209,8 @@ impl Selection {
         let figures = ReplayFigures { total, ..ReplayFigures::default() };
         let shown =
             Replay { id, filter: filter.clone(), phase: ReplayPhase::Moving, figures, created_at, ended_at: None };
-        let view = view(shown, destination.as_deref(), created_at);
+        let waits_for = destinations_wait_for(&api, destination.as_deref().into_iter(), created_at).await?;
+        let view = view(shown, &waits_for, created_at);
         let creation = idempotency.creation(activity, &FirstAnswer::new(StatusCode::ACCEPTED, &view)?, created_at)?;
         let replay = NewReplay { id, filter, created_at };
         if let Created::Before(stored) = api.store.create_replay(replay, total, creation).await? {
@@ -234,10 +237,8 @@ pub(crate) async fn list(
         destinations::by_id(&api, page.rows.iter().filter_map(|replay| replay.filter.deliveries.destination_id))
             .await?;
     let now = api.clock.now();
-    let view = |replay: Replay| {
-        let destination = replay.filter.deliveries.destination_id.and_then(|id| found.get(&id));
-        view(replay, destination.map(AsRef::as_ref), now)
-    };
+    let waits_for = destinations_wait_for(&api, found.values().map(AsRef::as_ref), now).await?;
+    let view = |replay: Replay| view(replay, &waits_for, now);
     Ok(page::view::<Replays, _, _>(page, |replay| *replay.id.as_bytes(), view))
 }
 
@@ -323,15 +324,16 @@ async fn find(api: &ApiState, caller: &Caller, id: ReplayId) -> ApiResult<types:
         Some(id) => api.store.destination(id).await?,
         None => None,
     };
-    Ok(view(replay, destination.as_deref(), api.clock.now()))
+    let now = api.clock.now();
+    Ok(view(replay, &destinations_wait_for(api, destination.as_deref().into_iter(), now).await?, now))
 }
 
 fn missing(id: ReplayId) -> Problem {
     Problem::not_found(format!("there is no replay {id}"))
 }
 
-/// `destination`: the only destination of the replay, if it has one.
-fn view(replay: Replay, destination: Option<&Destination>, now: Timestamp) -> types::Replay {
+/// `waits_for`: what destinations wait for, that of the replay among them if it has only one.
+fn view(replay: Replay, waits_for: &HashMap<DestinationId, types::WaitsFor>, now: Timestamp) -> types::Replay {
     let Replay { id, filter, phase, figures, created_at, ended_at } = replay;
     // Clients do not see whether the deliveries are still being moved.
     let state = match phase {
@@ -340,6 +342,7 @@ fn view(replay: Replay, destination: Option<&Destination>, now: Timestamp) -> ty
         ReplayPhase::Cancelling | ReplayPhase::Cancelled => "cancelled",
     };
     let remaining = figures.remaining();
+    let destination = filter.deliveries.destination_id.filter(|_| state == "running");
     types::Replay {
         id: id.to_string(),
         state: state.to_owned(),
@@ -358,7 +361,7 @@ fn view(replay: Replay, destination: Option<&Destination>, now: Timestamp) -> ty
         remaining,
         // Only a running replay has an estimated end.
         eta_s: if state == "running" { eta_s(figures.ended(), remaining, now.since(created_at)) } else { None },
-        waits_for: destination.filter(|_| state == "running").and_then(|one| waits_for(one, now)),
+        waits_for: destination.and_then(|id| waits_for.get(&id).cloned()),
         created_at,
         ended_at,
     }

@@ -25,8 +25,12 @@ pub(crate) fn limits(all: &[(u32, &str)]) -> Value {
 impl Server {
     /// A destination with these limits, and `count` claimed deliveries to it.
     pub(crate) async fn claimed(&self, limits: Value, count: usize) -> (String, Vec<ClaimedDelivery>) {
+        self.claimed_of(limits, json!({"type": "video.created", "data": 1}), count).await
+    }
+
+    /// The same with deliveries of this event.
+    pub(crate) async fn claimed_of(&self, limits: Value, event: Value, count: usize) -> (String, Vec<ClaimedDelivery>) {
         let id = self.destination(json!({"url": URL, "rate_limits": limits})).await;
-        let event = json!({"type": "video.created", "data": 1});
         let mut remaining = count;
         while remaining > 0 {
             let events = vec![event.clone(); remaining.min(1_000)];

@@ -103,6 +103,20 @@ async fn the_fullest_window_may_begin_before_its_bucket_and_is_the_same_at_every
 }
 
 #[tokio::test]
+async fn the_windows_of_a_limit_in_costs_hold_costs() {
+    let server = Server::start().await;
+    let limits = json!([{"limit": 9, "period": "second"}, {"limit": 60, "period": "minute", "unit": "cost"}]);
+    let event = json!({"type": "video.created", "data": 1, "cost": 7});
+    let (id, claimed) = server.claimed_of(limits, event, 3).await;
+    server.record_sends(&claimed, Duration::from_secs(1)).await;
+    let history = server.history(&id, "?from=2026-11-21T07:30:00Z").await;
+    let expected = json!([
+        {"period": "second", "sends": 1, "limit": 9}, {"period": "minute", "unit": "cost", "sends": 21, "limit": 60},
+    ]);
+    assert_eq!(history["data"][0]["max_window"], expected);
+}
+
+#[tokio::test]
 async fn the_history_has_the_limits_of_the_range_and_their_changes() {
     let server = Server::start().await;
     let id = server.destination(json!({"url": URL, "rate_limits": limits(&[(5, "second")])})).await;

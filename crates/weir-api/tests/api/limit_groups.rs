@@ -267,6 +267,24 @@ async fn the_overview_of_a_limit_group_in_points_takes_the_mean_cost_of_what_wai
     assert!(near(&shown["data"][0]["share_per_s"], 1.0) && near(&shown["data"][0]["drain_eta_s"], 20.0), "{shown}");
 }
 
+/// A limit of the window shape may be used up in the first seconds of its window.
+#[tokio::test]
+async fn the_sends_of_the_members_of_a_group_in_points_are_averaged_over_a_minute() {
+    let server = Server::start().await;
+    let points = json!([{"limit": 600, "period": "minute", "unit": "cost"}]);
+    let group = server.limit_group(json!({"name": "a", "rate_limits": points})).await;
+    let id = server.member(&group, 1, json!([])).await;
+    server.posted(&id, 30).await;
+    let claimed = server.claim(&id).await;
+    server.record_sends(&claimed, std::time::Duration::from_millis(50)).await;
+    server.clock.advance(std::time::Duration::from_secs(30));
+    let shown = server.overview_of(&group).await;
+    let sent = shown["data"][0]["achieved_per_s"].as_f64().unwrap();
+    assert!((0.3..0.7).contains(&sent), "30 in the last minute: {shown}");
+    let member = server.get(&format!("/v1/destinations/{id}/backlog")).await.expect(StatusCode::OK);
+    assert!((0.3..0.7).contains(&member["achieved_per_s"].as_f64().unwrap()), "{member}");
+}
+
 #[tokio::test]
 async fn a_preview_of_a_limit_group_sends_the_backlogs_of_all_members() {
     let server = Server::start().await;

@@ -38,7 +38,7 @@ async fn a_preview_shows_the_drain_with_the_proposed_limits_and_with_the_current
         json!({
             "effective_per_s": 0.998, "binding": {"limit": 60, "period": "minute"}, "drain_eta_s": 99.165, "drains": true,
             "margins_cost_per_s": 0.0, "min_interval_costs_per_s": 0.0, "would_expire": false, "first_expiry_at": null, "key_limits": null,
-            "fault": null,
+            "keys": null, "fault": null,
             "now": {
                 "effective_per_s": 9.901, "binding": {"limit": 10, "period": "second"}, "drain_eta_s": 9.999,
                 "margins_cost_per_s": 0.0, "min_interval_costs_per_s": 0.0, "drains": true, "would_expire": false,
@@ -51,6 +51,47 @@ async fn a_preview_shows_the_drain_with_the_proposed_limits_and_with_the_current
     assert_eq!((&same["drain_eta_s"], &same["now"]["drain_eta_s"]), (&json!(9.999), &json!(9.999)));
     assert_eq!(server.get(&format!("/v1/destinations/{id}")).await.expect(StatusCode::OK), before);
     assert!(server.queue.edited().is_empty());
+}
+
+#[tokio::test]
+async fn proposed_limits_of_keys_show_what_would_bind_the_busiest_keys() {
+    let server = Server::start().await;
+    let second = |limit: u32| json!([{"limit": limit, "period": "second"}]);
+    let own = json!({"key": "/customer", "rate_limits": second(1), "overrides": {"big": {"rate_limits": second(6)}}});
+    let settings = json!({"url": "https://example.com/", "rate_limits": second(10), "key_limits": own});
+    let id = server.destination(settings).await;
+    let of = |customer: &str, count: usize| vec![json!({"type": "t", "data": {"customer": customer}}); count];
+    let events = [of("big", 60), of("a", 30), of("b", 10)].concat();
+    server.post("/v1/events/batch", json!({"events": events})).await.expect(StatusCode::ACCEPTED);
+    assert_eq!(server.preview(&id, json!({})).await["keys"], Value::Null);
+    let proposed = json!({"key": "/customer", "rate_limits": second(3)});
+    let shown = server.preview(&id, json!({"key_limits": proposed})).await;
+    let keys = shown["keys"].as_array().unwrap();
+    let of_keys: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            (key["key"].as_str().unwrap(), key["waiting"].as_u64().unwrap(), &key["binding"], &key["now"]["binding"])
+        })
+        .collect();
+    // Their own limits bind now: 6 + 1 + 1. Of 6 + 3 + 3 the destination allows ten.
+    let (key, destination) = (&json!("key"), &json!("destination"));
+    assert_eq!(of_keys, [("big", 60, destination, key), ("a", 30, key, key), ("b", 10, key, key)], "{shown}");
+    assert!(keys[1]["share_per_s"].as_f64() > keys[1]["now"]["share_per_s"].as_f64(), "{shown}");
+    assert_eq!((&shown["now"]["binding"], &shown["binding"]["limit"]), (&json!("key"), &json!(10)), "{shown}");
+    assert!(
+        shown["key_limits"].as_str().unwrap().starts_with("The limits of the keys that wait allow 12 per second"),
+        "{shown}"
+    );
+    // Without limit keys all share the limit of the destination.
+    let none = server.preview(&id, json!({"key_limits": null})).await;
+    assert_eq!((&none["key_limits"], &none["keys"][1]["binding"]), (&Value::Null, destination), "{none}");
+    let refused =
+        server.post(&format!("/v1/destinations/{id}/preview"), json!({"key_limits": {"key": "customer"}})).await;
+    assert_eq!(refused.problem(422)["errors"][0]["pointer"], "/key_limits/key");
+    let ordered = server.destination(json!({"url": "https://example.com/", "ordered": true})).await;
+    let refused = server.post(&format!("/v1/destinations/{ordered}/preview"), json!({"key_limits": proposed})).await;
+    assert_eq!(refused.problem(422)["errors"][0]["pointer"], "/ordered");
+    assert!(server.queue.edited().is_empty(), "nothing was changed");
 }
 
 #[tokio::test]

@@ -112,6 +112,18 @@ async fn a_delivery_of_a_member_waits_for_the_end_of_the_hold_of_its_group() {
     assert!(overview["drain_eta_s"].as_f64().unwrap() >= 600.0, "{overview}");
     let held = server.get("/v1/overview?state=held").await.expect(StatusCode::OK);
     assert_eq!((held["data"].as_array().unwrap().len(), &held["totals"]["held"]), (1, &json!(1)), "{held}");
+    // A replay to the member says so too, wherever it is shown.
+    let replay = json!({"destination": id, "states": ["cancelled"]});
+    let one = server.waiting(&format!("destination={id}")).await[0]["id"].as_str().unwrap().to_owned();
+    server.post(&format!("/v1/deliveries/{one}/cancel"), json!({})).await.expect(StatusCode::ACCEPTED);
+    let replay = server.post("/v1/replays", replay).await.expect(StatusCode::ACCEPTED);
+    let shown = server.get(&format!("/v1/replays/{}", replay["id"].as_str().unwrap())).await.expect(StatusCode::OK);
+    let listed = server.get("/v1/replays").await.expect(StatusCode::OK);
+    for replay in [&replay, &shown, &listed["data"][0]] {
+        let waits_for = &replay["waits_for"];
+        assert_eq!((&waits_for["reason"], &waits_for["until"]), (&json!("hold"), &json!(until)), "{replay}");
+        assert_eq!(waits_for["detail"], "its limit group is held");
+    }
 }
 
 #[tokio::test]

@@ -219,3 +219,18 @@ fn reports_of_several_workers_add_up() {
     assert_eq!((sum.ok, sum.bad, sum.throttled, sum.least_bad_in_flight), (1, 2, 1, 4));
     assert_eq!(sum.held_until, Some(at(5)));
 }
+
+#[test]
+fn a_slow_rate_is_said_per_minute_or_per_hour() {
+    let said = [40.0, 2.5, 1.0, 0.5, 1.0 / 60.0, 0.0167, 0.001].map(in_words);
+    let expected = [
+        "40 per second",
+        "2.5 per second",
+        "1 per second",
+        "30 per minute",
+        "1 per minute",
+        "1 per minute",
+        "3.6 per hour",
+    ];
+    assert_eq!(said, expected);
+}

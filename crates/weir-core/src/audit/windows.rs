@@ -4,7 +4,7 @@
 //! The audit itself uses `super::sliding`, which needs no list of sends. When the instants of all sends are known, both
 //! agree.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -47,11 +47,13 @@ pub fn counts(sends: &[Timestamp], window: Duration) -> impl Iterator<Item = u64
     trailing(sends, window).map(|(first, last)| (last - first + 1) as u64)
 }
 
-/// For each of `buckets` intervals of `step` from `from` on, the most sends in a window `[start, start + window)` that
-/// ends in the interval. It covers windows that end at the beginning of the interval, so a window that is full at the
-/// end of one interval counts in the next one too. `sends` begin at least one window before `from`.
+/// For each of `buckets` intervals of `step` from `from` on, how much the fullest window `[start, start + window)` holds
+/// that ends in the interval. It covers windows that end at the beginning of the interval, so a window that is full at
+/// the end of one interval counts in the next one too. `sends` begin at least one window before `from`. `held`: what a
+/// window with these sends holds, by their indices: their number, or the sum of their costs.
 pub fn fullest_by_bucket(
     sends: &[Timestamp],
+    held: impl Fn(Range<usize>) -> u64,
     window: Duration,
     from: Timestamp,
     step: Duration,
@@ -59,7 +61,7 @@ pub fn fullest_by_bucket(
 ) -> Vec<u64> {
     let mut fullest = vec![0; buckets];
     let (mut first, mut beyond, mut begin) = (0, 0, from);
-    let mut trailing = trailing(sends, window).map(|(first, last)| (sends[last], (last - first + 1) as u64)).peekable();
+    let mut trailing = trailing(sends, window).map(|(first, last)| (sends[last], held(first..last + 1))).peekable();
     while trailing.next_if(|(at, _)| *at < from).is_some() {}
     for fullest in &mut fullest {
         // The window that ends at the beginning of the interval.
@@ -69,12 +71,12 @@ pub fn fullest_by_bucket(
         while first < beyond && sends[first] < begin.before(window) {
             first += 1;
         }
-        *fullest = (beyond - first) as u64;
+        *fullest = held(first..beyond);
         // Of all windows that end later in the interval, a fullest one ends just after a send. So only these windows
         // are compared.
         begin = begin + step;
-        while let Some((_, sends)) = trailing.next_if(|(at, _)| *at < begin) {
-            *fullest = sends.max(*fullest);
+        while let Some((_, holds)) = trailing.next_if(|(at, _)| *at < begin) {
+            *fullest = holds.max(*fullest);
         }
     }
     fullest
@@ -149,19 +151,31 @@ mod tests {
         assert_eq!(worst_sliding(&sends, SECOND), Some(Window { start: Timestamp::from_millis(1_900), sends: 6 }));
     }
 
+    fn count(sends: Range<usize>) -> u64 {
+        sends.len() as u64
+    }
+
+    #[test]
+    fn the_window_with_the_highest_cost_may_have_fewer_sends() {
+        let (sends, costs) = (at(&[100, 200, 300, 2_000, 2_900]), [1, 1, 1, 7, 2]);
+        let cost = |sends: Range<usize>| costs[sends].iter().sum();
+        assert_eq!(fullest_by_bucket(&sends, cost, SECOND, Timestamp::from_secs(0), SECOND, 4), [3, 3, 9, 9]);
+        assert_eq!(fullest_by_bucket(&sends, count, SECOND, Timestamp::from_secs(0), SECOND, 4), [3, 3, 2, 2]);
+    }
+
     #[test]
     fn the_fullest_window_of_a_bucket_may_begin_before_it() {
         let sends = at(&[100, 900, 1_050, 1_850, 1_900, 3_200]);
         let of = |from: i64, step: i64, buckets| {
             let step = Duration::from_millis(step as u64);
-            fullest_by_bucket(&sends, SECOND, Timestamp::from_millis(from), step, buckets)
+            fullest_by_bucket(&sends, count, SECOND, Timestamp::from_millis(from), step, buckets)
         };
         // At 2 s the window from 1 s on still has three sends.
         assert_eq!(of(0, 1_000, 5), [2, 3, 3, 1, 1]);
         assert_eq!(of(1_000, 500, 4), [3, 3, 3, 2], "from a later beginning, in shorter buckets");
         assert_eq!(of(0, 10_000, 1), [3], "at any zoom");
         assert_eq!(of(8_000, 1_000, 2), [0, 0]);
-        assert_eq!(fullest_by_bucket(&[], SECOND, Timestamp::MIN, SECOND, 2), [0, 0]);
+        assert_eq!(fullest_by_bucket(&[], count, SECOND, Timestamp::MIN, SECOND, 2), [0, 0]);
     }
 
     #[test]

@@ -14,12 +14,14 @@ use weir_core::{
 
 use super::{
     deliveries::state_tone,
+    discard_plan::reason_at,
     events::{self, EventText as _, SentBody},
 };
 use crate::{
     client::{ApiPath, append},
     example::quoted,
     extend::extend,
+    faults::Refused,
     fields::Fields,
     frame::{Frame, Section},
     names::label,
@@ -82,6 +84,7 @@ struct DeliveryPage {
     event: Option<Event>,
     /// `None`: the destination is deleted.
     destination: Option<Destination>,
+    discarding: Refused,
 }
 
 /// What live updates replace.
@@ -238,7 +241,13 @@ async fn page_of(visit: &Visit, found: DeliveryDetail) -> Result<DeliveryPage, R
         Some(_) => frame.live(format!("?destination={}", delivery.destination_id)),
         None => frame,
     };
-    Ok(DeliveryPage { frame, found, event: event.map(|found| found.event), destination })
+    Ok(DeliveryPage {
+        frame,
+        found,
+        event: event.map(|found| found.event),
+        destination,
+        discarding: Refused::default(),
+    })
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
@@ -284,5 +293,9 @@ pub(crate) async fn discard(visit: Visit, PathId(id): PathId, fields: Fields) ->
     let path = ApiPath::of(["deliveries", &id, "discard"]);
     let reason = Some(fields.text("reason")).filter(|reason| !reason.is_empty());
     let answer = visit.api.post::<serde_json::Value>(&path, &json!({ "reason": reason })).await;
+    if let Some(discarding) = Refused::by(&answer, &fields, reason_at) {
+        let page = DeliveryPage { discarding, ..page_of(&visit, find(&visit, &id).await?).await? };
+        return visit.page_with(StatusCode::UNPROCESSABLE_ENTITY, &page);
+    }
     visit.after(&format!("/deliveries/{id}"), answer, |_| "The dead letter is discarded.".to_owned())
 }

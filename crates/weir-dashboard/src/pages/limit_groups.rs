@@ -21,7 +21,7 @@ use super::destination::{
 use crate::{
     client::{ApiPath, Call, append},
     extend::extend,
-    faults::Faults,
+    faults::{Faults, Refused},
     fields::Fields,
     flash::Flash,
     frame::{Also, Frame, Me, Section},
@@ -91,7 +91,7 @@ impl Editor {
 
     /// What the API refused, beside the fields that have it.
     fn refused(mut self, refusal: &Refusal) -> Self {
-        self.faults = self.typed.faults(refusal);
+        self.faults = self.typed.faults_beside(refusal, &[("name", "Name"), ("tenant", "Tenant")]);
         self
     }
 }
@@ -239,6 +239,7 @@ struct GroupPage {
     may_change: bool,
     editor: Editor,
     preview: Option<Preview>,
+    for_a_while: Refused,
 }
 
 impl GroupPage {
@@ -330,7 +331,13 @@ async fn read(visit: &Visit, id: &str) -> Result<GroupPage, Refusal> {
     let may_change = live.may_change;
     let editor = Editor::of(Some(&group), answer.etag().unwrap_or_default());
     let frame = visit.frame(me, Section::LimitGroups, &group.name).live(Also::Time.query());
-    Ok(GroupPage { frame, live, may_change, editor, preview: None })
+    Ok(GroupPage { frame, live, may_change, editor, preview: None, for_a_while: Refused::default() })
+}
+
+/// The page with a refused override or hold.
+pub(super) async fn refused_for_a_while(visit: &Visit, id: &str, form: Refused) -> Answered {
+    let page = read(visit, id).await?;
+    visit.page_with(StatusCode::UNPROCESSABLE_ENTITY, &GroupPage { for_a_while: form, ..page })
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {

@@ -2,15 +2,16 @@
 
 use askama::Template;
 use axum::extract::RawQuery;
+use http::StatusCode;
 use serde_json::{Value, json};
 use weir_api_types::{self as types, Destination};
 use weir_core::Timestamp;
 
 use crate::{
-    client::{ApiPath, append},
+    client::ApiPath,
     delivery_filter::instant,
+    faults::Refused,
     fields::Fields,
-    flash::Flash,
     frame::{Frame, Section},
     path_id::PathId,
     units::Count,
@@ -59,16 +60,6 @@ impl Filter {
             "before": before,
         })
     }
-
-    fn link(&self, id: &str) -> String {
-        let mut link = format!("/destinations/{id}/purge");
-        for state in &self.states {
-            append(&mut link, "state", state);
-        }
-        append(&mut link, "event_type", &self.event_type);
-        append(&mut link, "before", &self.before);
-        link
-    }
 }
 
 #[derive(Template)]
@@ -80,6 +71,7 @@ struct PurgePage {
     /// The events before this instant are counted.
     counted_until: String,
     total: Count,
+    form: Refused,
 }
 
 impl PurgePage {
@@ -97,32 +89,40 @@ pub(super) fn confirmation(action: &str, total: Count) -> String {
     format!("{action} {}", total.0)
 }
 
-/// Whether the reader has confirmed what was counted, or why not.
-pub(super) fn confirmed(fields: &Fields, action: &str) -> Result<(), &'static str> {
+/// `None`: the reader has confirmed what was counted. Else the form again, with why not.
+pub(super) fn unconfirmed(fields: &Fields, action: &str) -> Option<Refused> {
     let total = fields.text("total").parse().map_or(Count(0), Count);
-    if total.0 == 0 || fields.text("counted_until").is_empty() {
-        return Err("nothing was counted.");
-    }
-    let is_typed = fields.text("confirm") == confirmation(action, total);
-    if is_typed { Ok(()) } else { Err("the confirmation was not typed as shown.") }
+    let wrong = if total.0 == 0 || fields.text("counted_until").is_empty() {
+        "Nothing was counted."
+    } else if fields.text("confirm") != confirmation(action, total) {
+        "It was not typed as shown. The number may have changed since."
+    } else {
+        return None;
+    };
+    Some(Refused::in_field(fields.clone(), "confirm", "The confirmation", wrong.to_owned()))
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId, RawQuery(query): RawQuery) -> Answered {
     let filter = Filter::read(&Fields::parse(query.unwrap_or_default().as_bytes()));
-    let counted_until = counted_until(&visit, &filter.before);
-    let (destination, body) = (ApiPath::of(["destinations", &id]), filter.body(&counted_until));
-    let counting = ApiPath::of(["destinations", &id, "purge"]);
+    page(&visit, &id, StatusCode::OK, filter, Refused::default()).await
+}
+
+async fn page(visit: &Visit, id: &str, status: StatusCode, filter: Filter, form: Refused) -> Answered {
+    let counted_until = counted_until(visit, &filter.before);
+    let (destination, body) = (ApiPath::of(["destinations", id]), filter.body(&counted_until));
+    let counting = ApiPath::of(["destinations", id, "purge"]);
     let (me, destination, counted) =
         tokio::try_join!(visit.me(), visit.api.get(&destination), visit.api.dry_run::<types::Count>(counting, &body))?;
     let frame = visit.frame(me, Section::Overview, "Purge the backlog");
-    visit.page(&PurgePage { frame, destination, filter, counted_until, total: Count(counted.total) })
+    let total = Count(counted.total);
+    visit.page_with(status, &PurgePage { frame, destination, filter, counted_until, total, form })
 }
 
 pub(crate) async fn purge(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let filter = Filter::read(&fields);
     let counted_until = fields.text("counted_until");
-    if let Err(reason) = confirmed(&fields, "purge") {
-        return visit.redirect(&filter.link(&id), Some(Flash::error(format!("Nothing was cancelled: {reason}"))));
+    if let Some(form) = unconfirmed(&fields, "purge") {
+        return page(&visit, &id, StatusCode::UNPROCESSABLE_ENTITY, filter, form).await;
     }
     let answer = visit.api.post(&ApiPath::of(["destinations", &id, "purge"]), &filter.body(counted_until)).await;
     visit.after(&format!("/destinations/{id}"), answer, |purged: types::Purged| {

@@ -9,7 +9,7 @@ use weir_api_types::{self as types, OverviewRow, Replay};
 use crate::{
     client::{ApiPath, Call},
     delivery_filter::{Chip, DeliveryFilter, ERRORS, REPLAYABLE},
-    faults::Faults,
+    faults::{Faults, Refused},
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
@@ -21,7 +21,7 @@ use crate::{
     visit::{Answered, Visit},
 };
 
-use super::purge::{confirmation, confirmed, counted_until};
+use super::purge::{confirmation, counted_until, unconfirmed};
 
 #[derive(Template)]
 #[template(path = "new_replay.html")]
@@ -48,6 +48,7 @@ struct PlanPage {
     destination: Option<OverviewRow>,
     /// Makes a form that is sent twice start one replay.
     form: String,
+    confirming: Refused,
 }
 
 impl PlanPage {
@@ -129,27 +130,34 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     if fields.is_empty() {
         return form(&visit, StatusCode::OK, DeliveryFilter::default(), Faults::default()).await;
     }
-    let is_wrong = |refusal: &Refusal| refusal.status == StatusCode::UNPROCESSABLE_ENTITY;
-    let filter = match filter_of(&visit, &fields).await {
-        Ok(filter) => filter,
+    match filter_of(&visit, &fields).await {
+        Ok(filter) => plan(&visit, StatusCode::OK, filter, Refused::default()).await,
         Err(refusal) if is_wrong(&refusal) => {
             let filter = typed(&fields);
             let faults = faults_of(&refusal, &filter);
-            return form(&visit, refusal.status, filter, faults).await;
+            form(&visit, refusal.status, filter, faults).await
         }
-        Err(refusal) => return Err(refusal),
-    };
-    let counted_until = counted_until(&visit, &filter.to);
-    let total = match count(&visit, &filter, &counted_until).await {
+        Err(refusal) => Err(refusal),
+    }
+}
+
+fn is_wrong(refusal: &Refusal) -> bool {
+    refusal.status == StatusCode::UNPROCESSABLE_ENTITY
+}
+
+/// What a filter selects, to be confirmed.
+async fn plan(visit: &Visit, status: StatusCode, filter: DeliveryFilter, confirming: Refused) -> Answered {
+    let counted_until = counted_until(visit, &filter.to);
+    let total = match count(visit, &filter, &counted_until).await {
         Ok(total) => total,
         Err(refusal) if is_wrong(&refusal) => {
             let faults = faults_of(&refusal, &filter);
-            return form(&visit, refusal.status, filter, faults).await;
+            return form(visit, refusal.status, filter, faults).await;
         }
         Err(refusal) => return Err(refusal),
     };
     let me = visit.me().await?;
-    let names = Names::read(&visit, [&*filter.destination]).await;
+    let names = Names::read(visit, [&*filter.destination]).await;
     let destination = match &*filter.destination {
         "" => None,
         // The plan is useful without it.
@@ -158,15 +166,16 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     let form = format!("form-{}", visit.site.clock.now().as_nanos());
     let frame = visit.frame(me, Section::Replays, "Replay all that match");
     let (faults, range) = (Faults::default(), Picker::of(&visit.site, &filter.from, &filter.to));
-    visit.page(&PlanPage { frame, filter, faults, range, names, counted_until, total, destination, form })
+    let page = PlanPage { frame, filter, faults, range, names, counted_until, total, destination, form, confirming };
+    visit.page_with(status, &page)
 }
 
 pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     let filter = filter_of(&visit, &fields).await?;
-    let plan = filter.link("/replays/new");
-    if let Err(reason) = confirmed(&fields, "replay") {
-        return visit.redirect(&plan, Some(Flash::error(format!("Nothing was replayed: {reason}"))));
+    if let Some(confirming) = unconfirmed(&fields, "replay") {
+        return plan(&visit, StatusCode::UNPROCESSABLE_ENTITY, filter, confirming).await;
     }
+    let back = filter.link("/replays/new");
     let selected = DeliveryFilter { to: fields.text("counted_until").to_owned(), ..filter };
     let call = Call::new(Method::POST, &ApiPath::of(["replays"])).json(&selected.replay())?;
     match visit.api.send(&call.idempotency_key(fields.text("form"))?).await {
@@ -175,6 +184,6 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
             let text = accepted(created.waits_for.as_ref(), "The replay has started.", "");
             visit.redirect(&format!("/replays/{}", created.id), Some(Flash::done(text)))
         }
-        Err(refusal) => visit.after(&plan, Err::<(), _>(refusal), |()| String::new()),
+        Err(refusal) => visit.after(&back, Err::<(), _>(refusal), |()| String::new()),
     }
 }

@@ -609,6 +609,41 @@ async fn the_chart_shows_the_limit_that_binds_and_the_values_at_the_pointer() {
 }
 
 #[tokio::test]
+async fn the_chart_of_a_limit_in_costs_draws_points_and_says_so() {
+    let api = api("read", |_| {});
+    let mut costs = history();
+    for bucket in costs["data"].as_array_mut().unwrap() {
+        let points = |sends: u64| json!({"period": "minute", "unit": "cost", "sends": sends, "limit": 600});
+        let windows = bucket["max_window"].as_array_mut().unwrap();
+        windows[0]["sends"] = json!(2);
+        windows.extend([json!({"period": "minute", "sends": 97, "limit": 900}), points(598)]);
+    }
+    let points = json!([{"limit": 20, "period": "second"}, {"limit": 500, "period": "minute", "unit": "cost"}]);
+    costs["limit_changes"][0]["rate_limits"] = points;
+    api.on("GET", "/v1/destinations/dst_1/history", 200, costs);
+    let part = api.dashboard().get("/fragments/destinations/dst_1/chart").await;
+    let (first, others) = part.text.split_once("<details>").expect("the other limits unfold");
+    // Its windows are the fullest.
+    for shown in [
+        ">largest window, in points<",
+        ">limit, in points<",
+        ">points<",
+        ">500 points/min<",
+        "any minute: 598 of 600 points",
+    ] {
+        assert!(first.contains(shown), "{shown}: {first}");
+    }
+    assert!(others.contains(">sends<") && !others.contains(">points<"), "{others}");
+    let file = api.dashboard().get(&format!("{PAGE}/proof.csv")).await;
+    file.has(&["largest_window_minute,limit_minute,largest_window_cost_minute,limit_cost_minute", ",97,900,598,600"]);
+    api.on("GET", "/v1/destinations/dst_1/audit", 200, audit(0));
+    api.dashboard()
+        .get(&format!("{PAGE}/proof"))
+        .await
+        .has(&["Largest minute, points", "598 <span class=\"soft\">of 600"]);
+}
+
+#[tokio::test]
 async fn the_first_tab_loads_the_chart_of_the_last_minutes() {
     let api = api("read", |_| {});
     api.on("GET", "/v1/destinations/dst_1/history", 200, history());
@@ -716,16 +751,18 @@ async fn an_override_is_a_banner_with_its_end_and_its_reason_and_begins_with_a_s
     let sent = api.seen("POST", "/v1/destinations/dst_1/override").remove(0);
     let expected = json!({"rate_limits": [{"limit": 50, "period": "second"}], "for_s": 7_200, "reason": "launch day"});
     assert_eq!(sent.body, expected);
-    let unclear = api.dashboard().post("/destinations/dst_1/override", "limit=50&period=second&for=2&reason=x").await;
-    assert!(unclear.flash().contains("needs a unit"), "{}", unclear.flash());
-    let nothing = api.dashboard().post("/destinations/dst_1/override", "period=second&for=2+h&reason=x").await;
-    assert!(nothing.flash().contains("An override needs a limit, a number in flight, or both."), "{}", nothing.flash());
-    let error = json!({"pointer": "/rate_limits/0/limit", "detail": "must be 1 or more"});
     let mut refused = problem("Invalid", "d");
-    refused["errors"] = json!([error]);
+    refused["errors"] = json!([
+        {"pointer": "/rate_limits", "detail": "give `rate_limits`, `max_in_flight` or both"},
+        {"pointer": "/for_s", "detail": "must be a whole number from 1 to 2592000"},
+    ]);
     api.on("POST", "/v1/destinations/dst_1/override", 422, refused);
-    let refused = api.dashboard().post("/destinations/dst_1/override", form).await;
-    assert_eq!(refused.flash(), "error.At most: must be 1 or more");
+    let refused = api.dashboard().post("/destinations/dst_1/override", "period=second&for=2&reason=x").await;
+    refused.has(&[
+        "Needs a limit, a number in flight, or both; “Hold” sends nothing until the end.",
+        "id=\"fault-for\">Needs a unit",
+        "<b>Not begun.</b>",
+    ]);
     api.on("DELETE", "/v1/destinations/dst_1/override", 200, destination());
     let ended = api.dashboard().post("/destinations/dst_1/override", "end=true").await;
     assert!(ended.flash().contains("The override is over"), "{}", ended.flash());

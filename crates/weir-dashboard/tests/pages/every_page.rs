@@ -41,7 +41,7 @@ const PAGES: [&str; 29] = [
 ];
 
 /// An API in which every list has something.
-fn filled(role: &str) -> FakeApi {
+pub(crate) fn filled(role: &str) -> FakeApi {
     let api = FakeApi::for_role(role);
     let list = |item: Value| json!({"data": [item], "next_cursor": "c2"});
     destinations(&api);
@@ -113,7 +113,7 @@ fn destinations(api: &FakeApi) {
     let settings = json!({
         "event_types": ["*"], "timeout_ms": 15_000, "breaker": null, "alerts": {}, "skip_after_attempts": null,
         "retry": {"max_attempts": 16, "max_age_s": 259_200, "schedule_ms": [1_000]}, "headers": {"x-key": "***"},
-        "signature": {"style": "standard"},
+        "signature": {"style": "standard"}, "key_limits": {"key": "/customer/id", "rate_limits": [], "weight": 1, "overrides": {}},
     });
     destination.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
     api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], destination);

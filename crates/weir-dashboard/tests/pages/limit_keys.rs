@@ -100,6 +100,42 @@ async fn a_refused_form_keeps_what_was_typed_and_limit_keys_are_removed() {
 }
 
 #[tokio::test]
+async fn the_editor_shows_what_proposed_limits_would_do_to_the_busiest_keys() {
+    let api = api("operate", limits());
+    let preview = json!({
+        "effective_per_s": 9.9, "binding": {"limit": 10, "period": "second"}, "drain_eta_s": 90.0, "drains": true,
+        "now": {"effective_per_s": 5.0, "binding": "key", "drain_eta_s": 180.0, "drains": true},
+        "key_limits": "The limits of the keys that wait allow 12 per second together.",
+        "keys": [{
+            "key": "cus_1", "waiting": 900, "share_per_s": 6.5, "binding": "destination", "drain_eta_s": 138.0,
+            "now": {"share_per_s": 1.0, "binding": "key", "drain_eta_s": 900.0},
+        }],
+    });
+    api.on("POST", &format!("{PATH}/preview"), 200, preview);
+    let browser = api.dashboard();
+    let editor = browser.get("/destinations/dst_1/keys").await;
+    editor.has(&["hx-post=\"/destinations/dst_1/keys/preview\"", "formaction=\"/destinations/dst_1/keys/preview\""]);
+    let form = format!("pointer=/customer/id&weight=&max_in_flight=&{LIMITS}");
+    let part = browser.post_with(
+        "/destinations/dst_1/keys/preview",
+        &form,
+        &[("hx-request", "true"), ("sec-fetch-site", "same-origin")],
+    );
+    let part = part.await;
+    part.has(&[
+        "<b>6.5/s</b>, in 2 min 18 s<span class=\"under\">It takes turns in the limits of the destination",
+        "1/s, in 15 min<span class=\"under\">Its own limit",
+        "allow 12 per second together",
+    ]);
+    part.has_not(&["<html"]);
+    let sent = api.seen("POST", &format!("{PATH}/preview")).remove(0);
+    assert_eq!(sent.body["key_limits"]["rate_limits"], json!([{"period": "second", "limit": 5}]));
+    // Without the script: the page, with what was typed.
+    let page = browser.post("/destinations/dst_1/keys/preview", &form).await;
+    page.has(&["<html", "value=\"5\"", "The busiest keys"]);
+}
+
+#[tokio::test]
 async fn one_key_is_paused_resumed_and_given_limits_of_its_own() {
     let api = api("operate", limits());
     for verb in ["pause", "resume"] {
@@ -112,10 +148,10 @@ async fn one_key_is_paused_resumed_and_given_limits_of_its_own() {
         assert_eq!(done.status, 303, "{}", done.text);
         assert_eq!(api.seen("POST", &format!("{KEYS}/cus_2/{verb}")).len(), 1);
     }
-    browser.post("/destinations/dst_1/keys/override", "key=cus_2&limit=50&period=second&weight=5").await;
+    browser.post("/destinations/dst_1/keys/override", "key=cus_2&one_limit=50&one_period=second&one_weight=5").await;
     let special = json!({"rate_limits": [{"limit": 50, "period": "second"}], "weight": 5});
     assert_eq!(api.seen("PATCH", PATH)[0].body, json!({"key_limits": {"overrides": {"cus_2": special}}}));
-    browser.post("/destinations/dst_1/keys/override", "key=cus_2&limit=&weight=&end=true").await;
+    browser.post("/destinations/dst_1/keys/override", "key=cus_2&one_limit=&one_weight=&end=true").await;
     assert_eq!(api.seen("PATCH", PATH)[1].body, json!({"key_limits": {"overrides": {"cus_2": null}}}));
 }
 

@@ -20,6 +20,7 @@ mod new_destination;
 mod overview;
 mod posts;
 mod ranges;
+mod refused_forms;
 mod settings;
 mod shedding;
 mod support;

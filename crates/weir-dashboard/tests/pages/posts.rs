@@ -9,11 +9,12 @@ use crate::support::{FakeApi, row};
 const AT: &str = "2025-11-21T07:30:00.000Z";
 
 /// Forms that answer with a page, and why a reload does no harm.
-const PAGES: [(&str, &str); 9] = [
+const PAGES: [(&str, &str); 10] = [
     ("/destinations", "the secret of a new destination is in no URL; a form that is sent again creates no second one"),
     ("/fragments/destinations/{id}/test", "a part of a page, which no reload asks for"),
     ("/destinations/{id}/preview", "changes nothing"),
     ("/destinations/{id}/simulate", "changes nothing"),
+    ("/destinations/{id}/keys/preview", "changes nothing"),
     ("/limit-groups/{id}/preview", "changes nothing"),
     ("/destinations/{id}/secret", "changes nothing; the secret must be in no URL and no cookie"),
     ("/destinations/{id}/verify", "changes nothing"),
@@ -36,7 +37,7 @@ fn forms() -> [(&'static str, String); 33] {
         form("/destinations/{id}/limits", "limit_second=9&max_in_flight=9"),
         form("/destinations/{id}/keys", "etag=%221%22&pointer=/customer/id"),
         form("/destinations/{id}/keys/pause", "key=cus_1&paused=true"),
-        form("/destinations/{id}/keys/override", "key=cus_1&limit=5&period=second&weight="),
+        form("/destinations/{id}/keys/override", "key=cus_1&one_limit=5&one_period=second&one_weight="),
         form("/destinations/{id}/settings", "name=a&url=https://example.com&event_types=*&style=standard"),
         form("/destinations/{id}/rotate", "overlap_s=60&secret="),
         form("/destinations/{id}/test", ""),
@@ -62,7 +63,7 @@ fn forms() -> [(&'static str, String); 33] {
 }
 
 /// The paths of the router that take a form. `/keys/{id}/delete` is among them.
-fn routes() -> BTreeSet<String> {
+pub(crate) fn routes() -> BTreeSet<String> {
     let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/router.rs")).unwrap();
     let routes = source.lines().filter(|line| line.contains("post("));
     routes.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect()

@@ -127,12 +127,15 @@ impl Call {
 
     /// Prints an answer: its JSON, or the text that `write` makes of it.
     fn print<T: DeserializeOwned>(&self, answer: &Answer, write: impl FnOnce(T) -> String) -> anyhow::Result<()> {
-        output::print(&if self.json { json::pretty(answer.text()) } else { write(answer.read()?) })
+        if self.json {
+            return output::print(&json::pretty(answer.text()));
+        }
+        output::show(&write(answer.read()?), self.screen)
     }
 
     /// Prints the result of a request whose answer has no body, such as a deletion. With `--json` it prints nothing.
     fn say(&self, text: &str) -> anyhow::Result<()> {
-        if self.json { Ok(()) } else { output::print(text) }
+        if self.json { Ok(()) } else { output::show(text, self.screen) }
     }
 
     /// Prints rows as a JSON array or as a table. A hint says where the list was cut.
@@ -149,7 +152,7 @@ impl Call {
         if records.is_empty() && self.screen.width.is_some() {
             return output::print("There are none.");
         }
-        output::print(&empty.with(records.into_iter().map(row)).render(self.screen))?;
+        output::show(&empty.with(records.into_iter().map(row)).render(self.screen), self.screen)?;
         if rows.is_cut {
             eprintln!("There are more: show them with --all, or choose how many with --limit.");
         }

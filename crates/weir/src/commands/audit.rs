@@ -31,11 +31,12 @@ pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
     if let Some(file) = &arguments.svg {
         draw(file, "Sends and limits", &audited)?;
     }
-    output::print(&if arguments.json {
-        serde_json::to_string_pretty(&audited)?
+    if arguments.json {
+        output::print(&serde_json::to_string_pretty(&audited)?)?;
     } else {
-        in_words(&audited, Screen::of_stdout())
-    })?;
+        let screen = Screen::of_stdout();
+        output::show(&in_words(&audited, screen), screen)?;
+    }
     Ok(exit(&audited))
 }
 

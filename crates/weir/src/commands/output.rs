@@ -65,6 +65,11 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Writes a text for people: on a terminal no line is wider than it, unless a single word is.
+pub(super) fn show(text: &str, screen: Screen) -> anyhow::Result<()> {
+    print(&texts::fitted(text, screen.width))
+}
+
 /// The exit of a command whose reader may have gone.
 pub(super) fn unless_closed(exit: anyhow::Result<Exit>) -> anyhow::Result<Exit> {
     match exit {

@@ -64,6 +64,7 @@ mod spacing;
 mod stalls;
 #[cfg(target_os = "linux")]
 mod store_faults;
+mod terminal;
 mod timed;
 mod timing;
 mod traces;

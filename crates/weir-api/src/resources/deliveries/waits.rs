@@ -4,11 +4,15 @@
 //! the due index says how many are before it, and the forecast of the destination when that many are sent. Both are bounded,
 //! so a page of a list costs about as much as one delivery.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use weir_api_types as types;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, LimitKey, Timestamp,
+    DeliveryId, Destination, DestinationId, LimitGroup, LimitGroupId, LimitKey, Timestamp,
     access::Actor,
     activity::{Action, Activity, Origin},
     delivery::Delivery,
@@ -31,7 +35,7 @@ const MEASURED_AT_MOST: usize = 8;
 const ACTIVITIES: u32 = 20;
 
 /// Why nothing is sent to the destination now; `None` if it is sent to.
-pub(crate) fn waits_for(destination: &Destination, now: Timestamp) -> Option<types::WaitsFor> {
+fn waits_for(destination: &Destination, now: Timestamp) -> Option<types::WaitsFor> {
     if destination.settings.paused {
         return Some(waits("pause", None, destination.paused_reason.clone()));
     }
@@ -71,7 +75,6 @@ async fn last_pause(api: &ApiState, id: DestinationId) -> ApiResult<Option<Activ
     }))
 }
 
-/// The name and the reason of the group are left out: it may be one that the caller does not see.
 async fn held_by_group(
     api: &ApiState,
     destination: &Destination,
@@ -79,8 +82,28 @@ async fn held_by_group(
 ) -> ApiResult<Option<types::WaitsFor>> {
     let Some(id) = destination.settings.limit_group else { return Ok(None) };
     let group = api.store.limit_groups(&[id]).await?.pop().flatten();
-    let until = group.and_then(|group| Some(group.temporary.hold_at(now)?.until));
-    Ok(until.map(|until| waits("hold", Some(until), Some(types::HELD_BY_GROUP.to_owned()))))
+    Ok(group.and_then(|group| hold_of(&group, now)))
+}
+
+/// The name and the reason of the group are left out: it may be one that the caller does not see.
+fn hold_of(group: &LimitGroup, now: Timestamp) -> Option<types::WaitsFor> {
+    let until = group.temporary.hold_at(now)?.until;
+    Some(waits("hold", Some(until), Some(types::HELD_BY_GROUP.to_owned())))
+}
+
+/// Why nothing is sent to each of these destinations now, with one read of their groups.
+pub(crate) async fn of_destinations(
+    api: &ApiState,
+    destinations: impl Iterator<Item = &Destination> + Clone,
+    now: Timestamp,
+) -> ApiResult<HashMap<DestinationId, types::WaitsFor>> {
+    let groups: HashSet<LimitGroupId> = destinations.clone().filter_map(|one| one.settings.limit_group).collect();
+    let groups: Vec<LimitGroupId> = groups.into_iter().collect();
+    let found = if groups.is_empty() { Vec::new() } else { api.store.limit_groups(&groups).await? };
+    let held: HashMap<LimitGroupId, types::WaitsFor> =
+        found.iter().flatten().filter_map(|group| Some((group.id, hold_of(group, now)?))).collect();
+    let of = |one: &Destination| waits_for(one, now).or_else(|| held.get(&one.settings.limit_group?).cloned());
+    Ok(destinations.filter_map(|one| Some((one.id, of(one)?))).collect())
 }
 
 fn waits(reason: &str, until: Option<Timestamp>, detail: Option<String>) -> types::WaitsFor {

@@ -105,8 +105,18 @@ impl KeyLimitsRequest {
         }
     }
 
+    /// The same with the overrides of the present limits, if the request names none.
+    pub(crate) fn keeping_overrides(self, present: Option<&KeyLimits>) -> Option<Arc<KeyLimits>> {
+        let has_own = self.overrides.is_some();
+        let mut limits = self.limits()?;
+        if let Some(present) = present.filter(|_| !has_own) {
+            Arc::make_mut(&mut limits).overrides.clone_from(&present.overrides);
+        }
+        Some(limits)
+    }
+
     /// `None` without a key, which is refused.
-    pub(super) fn limits(self) -> Option<Arc<KeyLimits>> {
+    pub(crate) fn limits(self) -> Option<Arc<KeyLimits>> {
         Some(Arc::new(KeyLimits {
             pointer: self.key?.0,
             rate_limits: self.rate_limits.map(RateLimits::from).unwrap_or_default(),
@@ -193,7 +203,7 @@ impl PartialSchema for Overrides {
 
 /// Refuses what limit keys cannot be combined with. `had_keys`: the destination has once had limit keys, so its deliveries
 /// may still be of flows (`Destination::keyed_at`).
-pub(super) fn check_alone(settings: &Settings, had_keys: bool) -> ApiResult<()> {
+pub(crate) fn check_alone(settings: &Settings, had_keys: bool) -> ApiResult<()> {
     let is_keyed = settings.key_limits.is_some();
     if !is_keyed && !had_keys {
         return Ok(());

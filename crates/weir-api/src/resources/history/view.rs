@@ -1,7 +1,10 @@
 //! The JSON view of a history.
 
 use weir_api_types as types;
-use weir_core::{Timestamp, limit::MinInterval};
+use weir_core::{
+    Timestamp,
+    limit::{MinInterval, Unit},
+};
 use weir_store::{LimitChange, Traffic, TrafficHistory};
 
 use super::{
@@ -31,8 +34,9 @@ pub(super) fn view(
     }
     let buckets_of = |(index, at): (usize, Timestamp)| {
         let Traffic { sends, delivered, failed, arrivals, .. } = traffic[index];
-        let max_window = fullest.in_bucket(index).map(|(period, sends, limit)| types::MaxWindow {
+        let max_window = fullest.in_bucket(index).map(|((period, unit), sends, limit)| types::MaxWindow {
             period: period.to_string(),
+            unit: (unit == Unit::Cost).then(|| unit.as_str().to_owned()),
             sends,
             limit,
         });

@@ -1,5 +1,7 @@
 //! What the recorded sends say of each bucket: the fullest window of each limit, and the errors.
 
+use std::ops::Range;
+
 use weir_api_types as types;
 use weir_core::{DestinationId, Period, RateLimits, Timestamp, audit::windows::fullest_by_bucket, limit::Unit};
 use weir_store::{HOUR, LimitChange, SendRecord, SendsRequest, TrafficHistory};
@@ -13,34 +15,58 @@ const MAX_SENDS: usize = 200_000;
 /// The sends of one page.
 const PAGE: u32 = 5_000;
 
-/// For each bucket, the fullest window of each period.
+/// For each bucket, the fullest window of each limit.
 #[derive(Debug, Default)]
 pub(super) struct Fullest {
-    windows: Vec<OfPeriod>,
+    windows: Vec<OfLimit>,
     /// The periods with limits whose windows are not computed.
     pub(super) left_out: Vec<Period>,
 }
 
-/// The windows of one period: by bucket, the sends of the fullest window, and the bound if a limit is in force.
+/// A limit, by what tells it from the others of its destination.
+type Limit = (Period, Unit);
+
+/// The windows of one limit: by bucket, the sends or the costs of the fullest window, and the bound if it is in force.
 #[derive(Debug)]
-struct OfPeriod {
-    period: Period,
-    sends: Vec<u64>,
+struct OfLimit {
+    limit: Limit,
+    fullest: Vec<u64>,
     bounds: Vec<Option<u64>>,
 }
 
 /// The recorded sends of an interval, earliest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sends {
     starts: Vec<Timestamp>,
+    /// Before each send, what all earlier ones cost together; and what all cost.
+    costs: Vec<u64>,
     /// Those that failed, with the error.
     failed: Vec<(Timestamp, String)>,
 }
 
+impl Default for Sends {
+    fn default() -> Self {
+        Self { starts: Vec::new(), costs: vec![0], failed: Vec::new() }
+    }
+}
+
 impl Sends {
+    /// The fullest windows of a limit that end in each bucket.
+    fn fullest(&self, (period, unit): Limit, buckets: Buckets) -> Vec<u64> {
+        let window = period.window();
+        // From the first window of this period on: a longer one has earlier sends.
+        let first = self.starts.partition_point(|at| *at < buckets.from.before(window));
+        let held = |sends: Range<usize>| match unit {
+            Unit::Request => sends.len() as u64,
+            Unit::Cost => self.costs[first + sends.end] - self.costs[first + sends.start],
+        };
+        fullest_by_bucket(&self.starts[first..], held, window, buckets.from, buckets.step, buckets.count())
+    }
+
     fn add(&mut self, send: &SendRecord) {
         let at = send.position.sent_at;
         self.starts.push(at);
+        self.costs.push(self.costs.last().copied().unwrap_or_default() + u64::from(send.cost));
         if let Some(kind) = send.error_kind {
             let status = send.status_code.filter(|_| !send.is_unknown);
             self.failed.push((at, status.map_or_else(|| kind.to_string(), |status| status.to_string())));
@@ -96,9 +122,9 @@ impl Errors {
 }
 
 impl Fullest {
-    /// The period, the sends and the bound of each window of a bucket.
-    pub(super) fn in_bucket(&self, index: usize) -> impl Iterator<Item = (Period, u64, u64)> {
-        self.windows.iter().filter_map(move |of| Some((of.period, of.sends[index], of.bounds[index]?)))
+    /// The limit, the sends or costs, and the bound of each window of a bucket.
+    pub(super) fn in_bucket(&self, index: usize) -> impl Iterator<Item = (Limit, u64, u64)> {
+        self.windows.iter().filter_map(move |of| Some((of.limit, of.fullest[index], of.bounds[index]?)))
     }
 }
 
@@ -110,25 +136,26 @@ pub(super) async fn fullest(
     changes: &[LimitChange],
     history: &TrafficHistory,
 ) -> ApiResult<(Fullest, Option<Sends>)> {
-    let bounds = |period| buckets.starts().map(|at| bound_in(changes, period, at, at + buckets.step)).collect();
-    let mut limited: Vec<(Period, Vec<Option<u64>>)> =
-        RateLimits::periods(changes.iter().map(|change| &change.limits), Unit::Request)
-            .into_iter()
-            .map(|period| (period, bounds(period)))
-            .collect();
+    let bounds = |limit| buckets.starts().map(|at| bound_in(changes, limit, at, at + buckets.step)).collect();
+    let periods = |unit| RateLimits::periods(changes.iter().map(|change| &change.limits), unit);
+    let of_unit = |unit| periods(unit).into_iter().map(move |period| (period, unit));
+    let mut limited: Vec<(Limit, Vec<Option<u64>>)> =
+        of_unit(Unit::Request).chain(of_unit(Unit::Cost)).map(|limit| (limit, bounds(limit))).collect();
+    limited.sort_by_key(|((period, _), _)| *period);
     limited.retain(|(_, bounds)| bounds.iter().any(Option::is_some));
     // Periods with too many sends are left out. A longer window begins earlier, so it can have too many sends although
     // a shorter one has few enough.
     let mut result = Fullest::default();
     let mut from = buckets.to;
     let mut computed = Vec::new();
-    for (period, bounds) in limited {
+    for (limit, bounds) in limited {
+        let (period, _) = limit;
         let begin = buckets.from.before(period.window()).max(Timestamp::MIN);
         if recorded_since(api, id, begin, buckets.to).await? > MAX_SENDS as u64 {
             result.left_out.push(period);
         } else {
             from = from.min(begin);
-            computed.push((period, bounds));
+            computed.push((limit, bounds));
         }
     }
     if computed.is_empty() {
@@ -140,16 +167,14 @@ pub(super) async fn fullest(
     // counts, and no window can be computed.
     let is_complete = |sends: &Sends| sends.starts.iter().filter(|at| **at >= buckets.from).count() as u64 >= in_range;
     let Some(read) = sends.filter(is_complete) else {
-        result.left_out.extend(computed.into_iter().map(|(period, _)| period));
+        result.left_out.extend(computed.into_iter().map(|((period, _), _)| period));
+        result.left_out.dedup();
         return Ok((result, None));
     };
-    for (period, bounds) in computed {
-        let window = period.window();
-        // From the first window of this period on: a longer one has earlier sends.
-        let sends = &read.starts[read.starts.partition_point(|at| *at < buckets.from.before(window))..];
-        let sends = fullest_by_bucket(sends, window, buckets.from, buckets.step, buckets.count());
-        result.windows.push(OfPeriod { period, sends, bounds });
+    for (limit, bounds) in computed {
+        result.windows.push(OfLimit { limit, fullest: read.fullest(limit, buckets), bounds });
     }
+    result.left_out.dedup();
     Ok((result, Some(read)))
 }
 
@@ -177,16 +202,12 @@ async fn sends(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp
     }
 }
 
-/// The bound of the windows of a period that end in `[begin, end)`: the bound of the largest limit in force in such a
+/// The bound of the windows of a limit that end in `[begin, end)`: the bound of the largest limit in force in such a
 /// window. `None` if no limit is in force in the interval, or if a part of such a window has no limit.
-fn bound_in(changes: &[LimitChange], period: Period, begin: Timestamp, end: Timestamp) -> Option<u64> {
+fn bound_in(changes: &[LimitChange], (period, unit): Limit, begin: Timestamp, end: Timestamp) -> Option<u64> {
     let bound = |change: &LimitChange| {
-        change
-            .limits
-            .as_slice()
-            .iter()
-            .find(|limit| limit.period == period && !limit.is_in_costs())
-            .map(weir_core::RateLimit::bound)
+        let mut limits = change.limits.as_slice().iter();
+        limits.find(|limit| (limit.period, limit.unit()) == (period, unit)).map(weir_core::RateLimit::bound)
     };
     let in_force = |from: Timestamp| {
         let first = changes.partition_point(|change| change.at <= from).saturating_sub(1);
@@ -210,12 +231,17 @@ mod tests {
     #[test]
     fn a_window_across_an_edit_is_held_to_the_larger_limit() {
         let bound = |changes: &[LimitChange], at_s: i64| {
-            bound_in(changes, Period::MINUTE, Timestamp::from_secs(at_s), Timestamp::from_secs(at_s + 10))
+            bound_in(
+                changes,
+                (Period::MINUTE, Unit::Request),
+                Timestamp::from_secs(at_s),
+                Timestamp::from_secs(at_s + 10),
+            )
         };
         let lowered = [change(0, Some(60)), change(1_000, Some(6))];
         assert_eq!([900, 990, 1_000, 1_050, 1_070].map(|at| bound(&lowered, at)), [60, 60, 60, 60, 6].map(Some));
         let removed = [change(0, Some(60)), change(1_000, None), change(2_000, Some(5))];
         assert_eq!([990, 1_000, 2_000, 2_070].map(|at| bound(&removed, at)), [Some(60), None, None, Some(5)]);
-        assert_eq!(bound_in(&lowered, Period::HOUR, Timestamp::MIN, Timestamp::MAX), None);
+        assert_eq!(bound_in(&lowered, (Period::HOUR, Unit::Request), Timestamp::MIN, Timestamp::MAX), None);
     }
 }

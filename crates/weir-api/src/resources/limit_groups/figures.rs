@@ -203,5 +203,11 @@ pub(crate) async fn show_preview(
     };
     let in_force = group.at(sample.as_of).rate_limits.clone();
     let proposed = request.rate_limits.map_or_else(|| in_force.clone(), RateLimits::from);
-    Ok(Json(types::Preview { proposed: shown(&proposed), now: shown(&in_force), fault: None, key_limits: None }))
+    Ok(Json(types::Preview {
+        proposed: shown(&proposed),
+        now: shown(&in_force),
+        fault: None,
+        key_limits: None,
+        keys: None,
+    }))
 }

@@ -10,7 +10,7 @@ use weir_core::{Period, Timestamp};
 
 use crate::{
     extend::extend,
-    units::{Seconds, Units as _},
+    units::{Seconds, Units as _, capitalised},
     views::{LimitText, period_words},
 };
 
@@ -22,10 +22,41 @@ const STRETCHES: usize = 400;
 /// The errors that have a colour of their own; the others are drawn together.
 const ERROR_COLORS: [Color; 3] = [Color::Red, Color::Amber, Color::Blue];
 
+/// A limit whose windows are drawn, by what tells it from the others of its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::pages) struct Of {
+    period: Period,
+    in_costs: bool,
+}
+
+impl Of {
+    fn new(period: &str, unit: Option<&str>) -> Option<Self> {
+        Some(Self { period: Period::parse(period)?, in_costs: unit.is_some() })
+    }
+
+    /// `any minute`, and what its windows hold if they hold no sends.
+    fn words(self) -> [String; 2] {
+        let points = if self.in_costs { " points" } else { "" };
+        [format!("any {}", period_words(&self.period.to_string())), points.to_owned()]
+    }
+
+    /// `minute`, `minute, points`
+    pub(in crate::pages) fn shortly(self) -> String {
+        format!("{}{}", self.period, if self.in_costs { ", points" } else { "" })
+    }
+}
+
+/// In the names of columns of a file: `minute`, `cost_minute`.
+impl std::fmt::Display for Of {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", if self.in_costs { "cost_" } else { "" }, self.period)
+    }
+}
+
 extend! {
-    pub(super) trait BucketText for HistoryBucket {
-        fn window(&self, period: Period) -> Option<&MaxWindow> {
-            self.max_window.iter().find(|window| Period::parse(&window.period) == Some(period))
+    pub(in crate::pages) trait BucketText for HistoryBucket {
+        fn window(&self, of: Of) -> Option<&MaxWindow> {
+            self.max_window.iter().find(|window| Of::new(&window.period, window.unit.as_deref()) == Some(of))
         }
     }
 }
@@ -40,10 +71,10 @@ extend! {
             }
         }
 
-        /// The periods that had a limit in the range, the shortest first.
-        fn periods(&self) -> BTreeSet<Period> {
+        /// The limits that were in force in the range, the shortest period first.
+        fn limits(&self) -> BTreeSet<Of> {
             let windows = self.data.iter().flat_map(|bucket| &bucket.max_window);
-            windows.filter_map(|window| Period::parse(&window.period)).collect()
+            windows.filter_map(|window| Of::new(&window.period, window.unit.as_deref())).collect()
         }
 
         /// The chart of the range, with the windows of the limit that binds.
@@ -54,28 +85,39 @@ extend! {
 
         /// The chart with the windows of every limit.
         fn whole_chart(&self, title: &str) -> Chart {
-            self.chart_of(title, self.periods(), true)
+            self.chart_of(title, self.limits(), true)
         }
 
         /// The windows of the limits that do not bind. `None`: there is no such limit.
         fn other_limits(&self) -> Option<Chart> {
             let binding = self.binding();
-            let others: Vec<_> = self.periods().into_iter().filter(|period| Some(*period) != binding).collect();
+            let others: Vec<_> = self.limits().into_iter().filter(|limit| Some(*limit) != binding).collect();
             (!others.is_empty()).then(|| self.chart_of("", others, false))
         }
 
-        /// The period of the limit that allows the lowest rate at the end of the range.
-        fn binding(&self) -> Option<Period> {
-            let last = |period: Period| self.data.iter().rev().find_map(|bucket| Some(bucket.window(period)?.limit));
-            let per_s = |period: Period| Some(last(period)? as f64 / period.window().as_secs_f64());
-            let rates = self.periods().into_iter().filter_map(|period| Some((per_s(period)?, period)));
-            rates.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, period)| period)
+        /// The limit that binds: of those in requests the one that allows the lowest rate at the end of the range, or one
+        /// in costs whose windows were fuller.
+        fn binding(&self) -> Option<Of> {
+            let last = |of: Of| self.data.iter().rev().find_map(|bucket| Some(bucket.window(of)?.limit));
+            let per_s = |of: Of| Some(last(of)? as f64 / of.period.window().as_secs_f64());
+            let used = |of: Of| -> f64 {
+                let windows = self.data.iter().filter_map(|bucket| bucket.window(of));
+                windows.map(|window| window.sends as f64 / window.limit.max(1) as f64).sum()
+            };
+            let (in_costs, in_requests): (Vec<Of>, Vec<Of>) = self.limits().into_iter().partition(|of| of.in_costs);
+            let rates = in_requests.into_iter().filter_map(|of| Some((per_s(of)?, of)));
+            let slowest = rates.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, of)| of);
+            let fullest = in_costs.into_iter().max_by(|a, b| used(*a).total_cmp(&used(*b)));
+            match (slowest, fullest) {
+                (Some(slowest), Some(fullest)) if used(slowest) >= used(fullest) => Some(slowest),
+                (slowest, fullest) => fullest.or(slowest),
+            }
         }
 
-        fn chart_of(&self, title: &str, windows: impl IntoIterator<Item = Period>, has_all: bool) -> Chart {
-            // The legend is the same for all limits, so it is shown once.
+        fn chart_of(&self, title: &str, windows: impl IntoIterator<Item = Of>, has_all: bool) -> Chart {
+            // The legend is the same for all limits in requests, so it is shown once.
             let mut panels: Vec<Panel> =
-                windows.into_iter().enumerate().map(|(nth, period)| self.windows(period, has_all && nth == 0)).collect();
+                windows.into_iter().enumerate().map(|(nth, of)| self.windows(of, has_all && nth == 0)).collect();
             if has_all {
                 panels.push(self.traffic());
                 panels.push(self.outcomes());
@@ -114,17 +156,20 @@ extend! {
             }))
         }
 
-        fn windows(&self, period: Period, has_legend: bool) -> Panel {
-            let sends = |bucket: &HistoryBucket| bucket.window(period).map(|window| window.sends);
-            let cap = |bucket: &HistoryBucket| Some(bucket.window(period)?.limit);
+        fn windows(&self, of: Of, has_legend: bool) -> Panel {
+            let sends = |bucket: &HistoryBucket| bucket.window(of).map(|window| window.sends);
+            let cap = |bucket: &HistoryBucket| Some(bucket.window(of)?.limit);
             let highest = self.data.iter().flat_map(|bucket| [sends(bucket), cap(bucket)]).flatten().max().unwrap_or(0);
             let mut elements = areas(Color::Blue, self.steps(&sends));
             elements.extend(lines(Color::Red, Stroke::Dashed, self.steps(&cap)));
-            elements.extend(self.edits(Some(period)));
-            let legend = vec![area("largest window", Color::Blue), line("limit", Color::Red, Stroke::Dashed)];
-            let legend = if has_legend { legend } else { Vec::new() };
-            let title = format!("Any {}", period_words(&period.to_string()));
-            self.panel(TALL, &title, legend, Axis::counts(highest.max(1)).named("sends"), elements)
+            elements.extend(self.edits(Some(of)));
+            let [largest, limit] =
+                if of.in_costs { ["largest window, in points", "limit, in points"] } else { ["largest window", "limit"] };
+            let legend = vec![area(largest, Color::Blue), line(limit, Color::Red, Stroke::Dashed)];
+            let legend = if has_legend || of.in_costs { legend } else { Vec::new() };
+            let [any, _] = of.words();
+            let y = Axis::counts(highest.max(1)).named(if of.in_costs { "points" } else { "sends" });
+            self.panel(TALL, &capitalised(&any), legend, y, elements)
         }
 
         fn traffic(&self) -> Panel {
@@ -235,17 +280,18 @@ extend! {
             Panel { height, title: title.to_owned(), note: String::new(), legend, content }
         }
 
-        /// The edits of the limits in the range; with a period, labelled by its new limit if it has another one.
-        fn edits(&self, period: Option<Period>) -> Vec<Element> {
+        /// The edits of the limits in the range; with a limit, labelled by its new value if it has another one.
+        fn edits(&self, of: Option<Of>) -> Vec<Element> {
             let inside = self.limit_changes.iter().filter(|change| self.from < change.at && change.at < self.to);
             let before = |at: Timestamp| {
                 let bucket =
                     self.data.iter().rev().find(|bucket| bucket.at.as_millis() + self.step_ms() <= at.as_millis());
-                bucket.and_then(|bucket| Some(bucket.window(period?)?.limit))
+                bucket.and_then(|bucket| Some(bucket.window(of?)?.limit))
             };
             let label = |change: &LimitChange| {
-                let Some(period) = period else { return String::new() };
-                let limit = change.rate_limits.iter().find(|limit| Period::parse(&limit.period) == Some(period));
+                let Some(of) = of else { return String::new() };
+                let mut limits = change.rate_limits.iter();
+                let limit = limits.find(|limit| Of::new(&limit.period, limit.unit.as_deref()) == Some(of));
                 if limit.map(|limit| u64::from(limit.limit)) == before(change.at) {
                     return String::new();
                 }
@@ -274,10 +320,10 @@ extend! {
             let clock = |at: Timestamp| at.to_string().get(11..19).unwrap_or_default().to_owned();
             let sum = |value: fn(&HistoryBucket) -> u64| buckets.iter().map(value).sum::<u64>().count();
             let mut lines = vec![format!("{} to {} UTC", clock(from), clock(until))];
-            for period in self.periods() {
-                let fullest = buckets.iter().filter_map(|bucket| bucket.window(period)).max_by_key(|window| window.sends);
-                let any = period_words(&period.to_string());
-                lines.extend(fullest.map(|of| format!("any {any}: {} of {}", of.sends.count(), of.limit.count())));
+            for of in self.limits() {
+                let fullest = buckets.iter().filter_map(|bucket| bucket.window(of)).max_by_key(|window| window.sends);
+                let [any, points] = of.words();
+                lines.extend(fullest.map(|of| format!("{any}: {} of {}{points}", of.sends.count(), of.limit.count())));
             }
             lines.push(format!("arrived {}, sent {}", sum(|bucket| bucket.arrivals), sum(|bucket| bucket.sends)));
             lines.push(format!("succeeded {}, failed {}", sum(|bucket| bucket.delivered), sum(|bucket| bucket.failed)));

@@ -2,15 +2,15 @@
 
 use askama::Template;
 use axum::extract::Query;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_api_types::{Audit, KeyLimits, LimitKeyList, LimitKeyRow};
+use weir_api_types::{Audit, KeyForecast, KeyLimits, KeyPreview, LimitKeyList, LimitKeyRow, Preview};
 use weir_core::access::Role;
 
 use super::{
     Head, Tab,
-    limits_form::Typed,
+    limits_form::{ForecastText as _, Typed},
     proof::{AuditText as _, IntervalText as _, JudgedText as _},
     temporary::number,
 };
@@ -18,7 +18,7 @@ use crate::{
     client::{ApiPath, Call, append},
     example::Example,
     extend::extend,
-    faults::Faults,
+    faults::{Faults, Refused},
     fields::Fields,
     frame::{Also, Frame, Me, Section},
     path_id::PathId,
@@ -57,16 +57,44 @@ extend! {
         }
 
         fn why(&self) -> &'static str {
-            match self.binding.as_deref() {
-                Some("key") => "Its own limit",
-                Some("destination") => "It takes turns in the limits of the destination",
-                Some("group") => "It takes turns in the limit group of the destination",
-                Some("paused") => "It is paused",
-                Some("destination_paused") => "The destination is paused",
-                Some("destination_held") => "The destination is held",
-                Some("destination_breaker") => "The breaker of the destination is not closed",
-                _ => "",
-            }
+            bound_by(self.binding.as_deref())
+        }
+    }
+}
+
+fn bound_by(binding: Option<&str>) -> &'static str {
+    match binding {
+        Some("key") => "Its own limit",
+        Some("destination") => "It takes turns in the limits of the destination",
+        Some("group") => "It takes turns in the limit group of the destination",
+        Some("paused") => "It is paused",
+        Some("destination_paused") => "The destination is paused",
+        Some("destination_held") => "The destination is held",
+        Some("destination_breaker") => "The breaker of the destination is not closed",
+        _ => "",
+    }
+}
+
+extend! {
+    trait KeyPreviewText for KeyPreview {
+        fn label(&self) -> &str {
+            label(&self.key)
+        }
+    }
+}
+
+extend! {
+    trait KeyForecastText for KeyForecast {
+        fn rate(&self) -> String {
+            self.share_per_s.map_or_else(|| "no limit".to_owned(), |share| share.per_s().to_string())
+        }
+
+        fn drain(&self) -> String {
+            self.drain_eta_s.map_or_else(|| "unknown".to_owned(), |eta| format!("in {}", eta.seconds()))
+        }
+
+        fn why(&self) -> &'static str {
+            bound_by(self.binding.as_deref())
         }
     }
 }
@@ -115,12 +143,23 @@ impl Editor {
         let mut refusal = refusal.clone();
         for error in &mut refusal.errors {
             if let Some(of_keys) = error.pointer.strip_prefix("/key_limits") {
-                error.pointer = of_keys.to_owned();
+                error.pointer = if of_keys == "/key" { "/pointer".to_owned() } else { of_keys.to_owned() };
             }
         }
-        self.faults = self.typed.faults(&refusal);
+        self.faults = self.typed.faults_beside(&refusal, &[("pointer", "Where the key is"), ("weight", "Weight")]);
         self
     }
+}
+
+/// The field of the limits of one key that has the value at a JSON pointer: `/key_limits/overrides/cus_1/weight`.
+fn field_of_one(pointer: &str) -> Option<(String, String)> {
+    let (name, label) = match pointer.strip_prefix("/key_limits/overrides")?.split('/').nth(2) {
+        None => ("key", "Key"),
+        Some("rate_limits") => ("one_limit", "At most"),
+        Some("weight") => ("one_weight", "Weight of the key"),
+        Some(_) => return None,
+    };
+    Some((name.to_owned(), label.to_owned()))
 }
 
 /// The figures, which live updates replace.
@@ -184,7 +223,16 @@ struct KeysPage {
     frame: Frame,
     live: Live,
     editor: Editor,
+    of_one: Refused,
+    preview: Option<Preview>,
     proof: Option<Proof>,
+}
+
+/// What the limits in the form would do.
+#[derive(Template)]
+#[template(path = "destination_keys_preview.html")]
+struct PreviewPart {
+    preview: Preview,
 }
 
 #[derive(Template)]
@@ -217,7 +265,14 @@ async fn proof_of(visit: &Visit, id: &str, key: Option<&str>) -> Result<Option<P
 
 fn page(visit: &Visit, me: Me, live: Live, editor: Editor) -> KeysPage {
     let frame = visit.frame(me, Section::None, format!("Keys of {}", live.head.destination.label()));
-    KeysPage { frame: frame.live(Also::Time.query()), live, editor, proof: None }
+    KeysPage {
+        frame: frame.live(Also::Time.query()),
+        live,
+        editor,
+        of_one: Refused::default(),
+        preview: None,
+        proof: None,
+    }
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
@@ -229,6 +284,36 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(place): Query<P
 pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
     let (_, live) = read(&visit, &id, place).await?;
     visit.fragment(&KeysLive { live })
+}
+
+/// What the limits in the form would do: a part of the page for the script, or the page with it.
+pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
+    let editor = Editor::read(&fields);
+    let is_part = headers.contains_key("hx-request");
+    // Nothing is wrong yet with a form that nobody has filled in.
+    if is_part && editor.pointer.is_empty() {
+        return visit.unchanged();
+    }
+    let path = ApiPath::of(["destinations", &id, "preview"]);
+    let answer = visit.api.post::<Preview>(&path, &editor.body()).await;
+    if is_part {
+        return match answer {
+            Ok(preview) => visit.fragment(&PreviewPart { preview }),
+            Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+                let detail = editor.refused(&refusal).faults.text();
+                Err(Refusal { detail, errors: Vec::new(), ..refusal })
+            }
+            Err(refusal) => Err(refusal),
+        };
+    }
+    let (me, live) = read(&visit, &id, Place::default()).await?;
+    match answer {
+        Ok(preview) => visit.page(&KeysPage { preview: Some(preview), ..page(&visit, me, live, editor) }),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            visit.page_with(refusal.status, &page(&visit, me, live, editor.refused(&refusal)))
+        }
+        Err(refusal) => Err(refusal),
+    }
 }
 
 /// Sets the limits of each key, or removes all limit keys.
@@ -270,18 +355,25 @@ pub(crate) async fn pause(visit: Visit, PathId(id): PathId, fields: Fields) -> A
 pub(crate) async fn override_key(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let key = fields.text("key").to_owned();
     let mut special = Map::new();
-    if !fields.text("limit").is_empty() {
-        let limit = json!({"limit": number(fields.text("limit")), "period": fields.text("period")});
+    if !fields.text("one_limit").is_empty() {
+        let limit = json!({"limit": number(fields.text("one_limit")), "period": fields.text("one_period")});
         special.insert("rate_limits".to_owned(), json!([limit]));
     }
-    if !fields.text("weight").is_empty() {
-        special.insert("weight".to_owned(), number(fields.text("weight")));
+    if !fields.text("one_weight").is_empty() {
+        special.insert("weight".to_owned(), number(fields.text("one_weight")));
     }
     let is_ended = fields.has("end");
     let value = if is_ended { Value::Null } else { Value::Object(special) };
     let body = json!({"key_limits": {"overrides": {&*key: value}}});
     let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&body)?;
-    visit.after(&format!("/destinations/{id}/keys"), visit.api.send(&edit).await, |_| {
+    let answer = visit.api.send(&edit).await;
+    if let Some(of_one) = Refused::by(&answer, &fields, field_of_one) {
+        let (me, live) = read(&visit, &id, Place::default()).await?;
+        let editor = Editor::of(live.limits());
+        let page = KeysPage { of_one, ..page(&visit, me, live, editor) };
+        return visit.page_with(StatusCode::UNPROCESSABLE_ENTITY, &page);
+    }
+    visit.after(&format!("/destinations/{id}/keys"), answer, |_| {
         if is_ended {
             format!("{key} has the limits of the other keys.")
         } else {

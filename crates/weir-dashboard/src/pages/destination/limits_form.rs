@@ -177,6 +177,11 @@ impl Typed {
 
     /// What the API refused, beside the fields that have it. For the API, `rate_limits/0` is the first row that is filled.
     pub(crate) fn faults(&self, refusal: &Refusal) -> Faults {
+        self.faults_beside(refusal, &[])
+    }
+
+    /// As [`Self::faults`], for a form that has other fields beside the limits: their names and labels.
+    pub(crate) fn faults_beside(&self, refusal: &Refusal, others: &[(&str, &str)]) -> Faults {
         let mut refusal = refusal.clone();
         for error in refusal.errors.iter_mut().filter(|error| error.pointer.ends_with("/period")) {
             error.detail = WINDOWS.to_owned();
@@ -201,7 +206,10 @@ impl Typed {
                 }
                 ("min_interval_ms", ..) => Some((name.to_owned(), "Between two sends".to_owned())),
                 ("max_in_flight", ..) => Some((name.to_owned(), "In flight".to_owned())),
-                _ => None,
+                _ => {
+                    let other = others.iter().find(|(other, _)| *other == name);
+                    other.map(|(name, label)| ((*name).to_owned(), (*label).to_owned()))
+                }
             }
         };
         let typed = |name: &str| {

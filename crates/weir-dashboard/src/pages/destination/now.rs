@@ -18,6 +18,7 @@ use super::{
 use crate::{
     client::ApiPath,
     extend::extend,
+    faults::Refused,
     frame::{Frame, Me, Section},
     path_id::PathId,
     refusal::Refusal,
@@ -283,6 +284,7 @@ struct NowPage {
     editor: Editor,
     /// What it may send of the rate of its limit group.
     share: Option<String>,
+    for_a_while: Refused,
 }
 
 #[derive(Template)]
@@ -325,6 +327,22 @@ pub(super) async fn page(
     status: StatusCode,
     typed: Option<(Editor, Option<types::Preview>)>,
 ) -> Answered {
+    let page = read_page(visit, id, view, typed).await?;
+    visit.page_with(status, &page)
+}
+
+/// The page with a refused override or hold.
+pub(super) async fn refused_for_a_while(visit: &Visit, id: &str, form: Refused) -> Answered {
+    let page = read_page(visit, id, &View::default(), None).await?;
+    visit.page_with(StatusCode::UNPROCESSABLE_ENTITY, &NowPage { for_a_while: form, ..page })
+}
+
+async fn read_page(
+    visit: &Visit,
+    id: &str,
+    view: &View,
+    typed: Option<(Editor, Option<types::Preview>)>,
+) -> Result<NowPage, Refusal> {
     let (me, live) = read(visit, id, view.window()).await?;
     let share = share(visit, &live.head.destination).await?;
     let editor = match typed {
@@ -333,7 +351,7 @@ pub(super) async fn page(
     };
     let title = live.head.destination.label().to_owned();
     let frame = visit.frame(me, Section::None, title).live(format!("?destination={}", live.head.destination.id));
-    visit.page_with(status, &NowPage { frame, live, editor, share })
+    Ok(NowPage { frame, live, editor, share, for_a_while: Refused::default() })
 }
 
 pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(view): Query<View>) -> Answered {

@@ -92,19 +92,19 @@ extend! {
     trait CsvText for History {
         /// The same data for a spreadsheet.
         fn csv(&self) -> String {
-            let periods = self.periods();
+            let limits = self.limits();
             let mut csv = String::from("at,sends,delivered,failed,arrivals,backlog");
             // Writing to a `String` cannot fail.
-            for period in &periods {
-                let _ = write!(csv, ",largest_window_{period},limit_{period}");
+            for limit in &limits {
+                let _ = write!(csv, ",largest_window_{limit},limit_{limit}");
             }
             csv.push('\n');
             let cell = |count: Option<u64>| count.map(|count| count.to_string()).unwrap_or_default();
             for bucket in &self.data {
                 let HistoryBucket { at, sends, delivered, failed, arrivals, backlog, .. } = bucket;
                 let _ = write!(csv, "{at},{sends},{delivered},{failed},{arrivals},{backlog}");
-                for period in &periods {
-                    let window = bucket.window(*period);
+                for limit in &limits {
+                    let window = bucket.window(*limit);
                     let limit = window.map(|window| window.limit);
                     let _ = write!(csv, ",{},{}", cell(window.map(|window| window.sends)), cell(limit));
                 }

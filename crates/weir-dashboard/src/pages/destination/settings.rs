@@ -18,7 +18,7 @@ use super::{
 use crate::{
     client::{ApiPath, Call},
     extend::extend,
-    faults::{Faults, sentence},
+    faults::{Faults, Refused, sentence},
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
@@ -59,7 +59,9 @@ struct Shown {
     is_outdated: bool,
     secret: Option<Secret>,
     /// What was typed for a rotation, and what is wrong with it.
-    rotation: Option<(Fields, Faults)>,
+    rotation: Refused,
+    /// What was typed to delete it.
+    deletion: Refused,
     /// The result of a check, with what was pasted.
     verified: Option<(Result<Verified, String>, Fields)>,
     /// What the filter says of the data that was typed.
@@ -109,7 +111,7 @@ impl SettingsPage {
 
     /// What was typed for a rotation.
     fn of_rotation(&self, name: &str) -> &str {
-        self.shown.rotation.as_ref().map_or("", |(fields, _)| fields.raw(name))
+        self.shown.rotation.value(name)
     }
 
     fn of_trial(&self, name: &str) -> &str {
@@ -199,15 +201,8 @@ pub(crate) async fn rotate(visit: Visit, PathId(id): PathId, fields: Fields) -> 
             "Nothing was rotated: this destination was changed after the page was opened. Look at it, and try again.";
         return visit.redirect(&settings, Some(Flash::error(late)));
     }
-    if let Err(refusal) = &answer
-        && refusal.status == StatusCode::UNPROCESSABLE_ENTITY
-    {
-        let field = |pointer: &str| match pointer {
-            "/secret" => Some(("secret".to_owned(), "New secret".to_owned())),
-            _ => None,
-        };
-        let faults = Faults::of(refusal, field);
-        let rotation = Some((fields, faults));
+    let field_of = |pointer: &str| (pointer == "/secret").then(|| ("secret".to_owned(), "New secret".to_owned()));
+    if let Some(rotation) = Refused::by(&answer, &fields, field_of) {
         return page(&visit, &id, StatusCode::UNPROCESSABLE_ENTITY, Shown { rotation, ..Shown::default() }).await;
     }
     visit.after(&settings, answer, |secret| {
@@ -268,8 +263,9 @@ pub(crate) async fn delete(visit: Visit, PathId(id): PathId, fields: Fields) -> 
     let (destination, _) = super::read(&visit, &id).await?;
     let settings = format!("/destinations/{id}/settings");
     if fields.text("confirm") != destination.label().trim() {
-        let unsure = "Nothing was deleted: the confirmation was not typed as shown.";
-        return visit.redirect(&settings, Some(Flash::error(unsure)));
+        let unsure = "It was not typed as shown.".to_owned();
+        let deletion = Refused::in_field(fields, "confirm", "The confirmation", unsure);
+        return page(&visit, &id, StatusCode::UNPROCESSABLE_ENTITY, Shown { deletion, ..Shown::default() }).await;
     }
     let call = Call::new(Method::DELETE, &ApiPath::of(["destinations", &id])).if_match(fields.text("etag"))?;
     match visit.api.send(&call).await {

@@ -1,16 +1,18 @@
 //! Limits for a while, and a hold with an end, of a destination or a limit group: begun by a small form, ended by a button.
 
-use http::{Method, StatusCode};
+use http::Method;
 use serde_json::{Value, json};
 use weir_api_types::{
-    Destination, FieldError, HeldDestination, HeldLimitGroup, LimitGroup, OverriddenDestination, OverriddenLimitGroup,
-    Override,
+    Destination, HeldDestination, HeldLimitGroup, LimitGroup, OverriddenDestination, OverriddenLimitGroup, Override,
 };
 
+use super::now;
 use crate::{
     client::{ApiPath, Call},
-    durations::Millis,
+    durations::ApiUnit,
+    faults::Refused,
     fields::Fields,
+    pages::limit_groups,
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
@@ -18,9 +20,29 @@ use crate::{
     visit::{Answered, Visit},
 };
 
+/// The form that the API has refused. A button that ends something has no fields.
+fn refused<T>(answer: &Result<T, Refusal>, fields: &Fields) -> Option<Refused> {
+    Refused::by(answer, fields, field_at).filter(|_| !fields.has("end"))
+}
+
+/// The field that has the value at a JSON pointer, and its label.
+fn field_at(pointer: &str) -> Option<(String, String)> {
+    let (name, label) = match pointer.split('/').nth(1)? {
+        "rate_limits" => ("limit", "At most"),
+        "max_in_flight" => ("in_flight", "In flight"),
+        "for_s" | "until" => ("for", "For"),
+        "reason" => ("reason", "Why"),
+        _ => return None,
+    };
+    Some((name.to_owned(), label.to_owned()))
+}
+
 /// Begins an override, or ends it.
 pub(crate) async fn override_limits(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let answer = begin_or_end(&visit, ["destinations", &id, "override"], &fields, limits(&fields)).await;
+    if let Some(form) = refused(&answer, &fields) {
+        return now::refused_for_a_while(&visit, &id, form).await;
+    }
     visit.after(&format!("/destinations/{id}"), answer, |answer| match answer {
         Some(OverriddenDestination { destination: Destination { overridden: Some(now), .. }, replaced }) => {
             overridden(&now, replaced)
@@ -39,6 +61,9 @@ fn overridden(now: &Override, replaced: Option<Override>) -> String {
 /// Begins an override of a limit group, or ends it.
 pub(crate) async fn override_group(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let answer = begin_or_end(&visit, ["limit-groups", &id, "override"], &fields, limits(&fields)).await;
+    if let Some(form) = refused(&answer, &fields) {
+        return limit_groups::refused_for_a_while(&visit, &id, form).await;
+    }
     visit.after(&format!("/limit-groups/{id}"), answer, |answer| match answer {
         Some(OverriddenLimitGroup { limit_group: LimitGroup { overridden: Some(now), .. }, replaced }) => {
             overridden(&now, replaced)
@@ -50,6 +75,9 @@ pub(crate) async fn override_group(visit: Visit, PathId(id): PathId, fields: Fie
 /// Begins a hold of a limit group, or ends it.
 pub(crate) async fn hold_group(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let answer = begin_or_end(&visit, ["limit-groups", &id, "hold"], &fields, lasting(&fields)).await;
+    if let Some(form) = refused(&answer, &fields) {
+        return limit_groups::refused_for_a_while(&visit, &id, form).await;
+    }
     visit.after(&format!("/limit-groups/{id}"), answer, |answer| match answer {
         Some(HeldLimitGroup { limit_group: LimitGroup { hold: Some(now), .. }, replaced }) => {
             let instead = if replaced.is_some() { " It replaces the hold before." } else { "" };
@@ -62,6 +90,9 @@ pub(crate) async fn hold_group(visit: Visit, PathId(id): PathId, fields: Fields)
 /// Begins a hold, or ends it.
 pub(crate) async fn hold(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let answer = begin_or_end(&visit, ["destinations", &id, "hold"], &fields, lasting(&fields)).await;
+    if let Some(form) = refused(&answer, &fields) {
+        return now::refused_for_a_while(&visit, &id, form).await;
+    }
     visit.after(&format!("/destinations/{id}"), answer, |answer| match answer {
         Some(HeldDestination { destination: Destination { hold: Some(now), .. }, replaced }) => {
             let instead = if replaced.is_some() { " It replaces the hold before." } else { "" };
@@ -76,54 +107,53 @@ async fn begin_or_end<T: serde::de::DeserializeOwned>(
     visit: &Visit,
     path: [&str; 3],
     fields: &Fields,
-    body: Result<Value, Refusal>,
+    body: Value,
 ) -> Result<Option<T>, Refusal> {
     let path = ApiPath::of(path);
     if fields.has("end") {
         visit.api.send(&Call::new(Method::DELETE, &path)).await?;
         return Ok(None);
     }
-    let call = Call::new(Method::POST, &path).json(&body?)?;
+    let call = Call::new(Method::POST, &path).json(&body)?;
     visit.api.send(&call).await.map_err(in_words)?.read().map(Some)
 }
 
-/// What the API refused, in the words of the form.
-fn in_words(refusal: Refusal) -> Refusal {
-    let named = |error: FieldError| {
-        let label = match error.pointer.split('/').nth(1) {
-            Some("rate_limits") => "At most",
-            Some("max_in_flight") => "In flight",
-            Some("for_s" | "until") => "For",
-            Some("reason") => "Why",
-            _ => return error,
-        };
-        FieldError { pointer: String::new(), detail: format!("{label}: {}", error.detail) }
-    };
-    Refusal { errors: refusal.errors.into_iter().map(named).collect(), ..refusal }
+/// What the API says of fields that the form does not have.
+fn in_words(mut refusal: Refusal) -> Refusal {
+    for error in &mut refusal.errors {
+        match &*error.pointer {
+            "/rate_limits" if error.detail.starts_with("give") => {
+                "needs a limit, a number in flight, or both; “Hold” sends nothing until the end"
+                    .clone_into(&mut error.detail);
+            }
+            "/for_s" if error.detail.starts_with("give") => {
+                "must be a duration of a second to thirty days".clone_into(&mut error.detail);
+            }
+            _ => {}
+        }
+    }
+    refusal
 }
 
 /// Which limits, how long they last, and why.
-fn limits(fields: &Fields) -> Result<Value, Refusal> {
-    let mut body = lasting(fields)?;
-    if fields.text("limit").is_empty() && fields.text("in_flight").is_empty() {
-        let missing = "An override needs a limit, a number in flight, or both. Hold sends nothing until the end.";
-        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Not saved", missing));
-    }
+fn limits(fields: &Fields) -> Value {
+    let mut body = lasting(fields);
     if !fields.text("limit").is_empty() {
         body["rate_limits"] = json!([{"limit": number(fields.text("limit")), "period": fields.text("period")}]);
     }
     if !fields.text("in_flight").is_empty() {
         body["max_in_flight"] = number(fields.text("in_flight"));
     }
-    Ok(body)
+    body
 }
 
-/// How long it lasts, and why.
-fn lasting(fields: &Fields) -> Result<Value, Refusal> {
-    let lasts = Millis::parse(fields.text("for")).map_err(|wrong| {
-        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Not saved", format!("How long it lasts {wrong}."))
-    })?;
-    Ok(json!({"for_s": lasts.0 / 1_000, "reason": fields.text("reason")}))
+/// How long it lasts, and why. What is no duration goes to the API as it is, which refuses it with everything else.
+fn lasting(fields: &Fields) -> Value {
+    let for_s = match fields.text("for") {
+        "" => Value::Null,
+        typed => ApiUnit::Seconds.typed(typed).map_or_else(|_| json!(typed), |seconds| json!(seconds)),
+    };
+    json!({"for_s": for_s, "reason": fields.text("reason")})
 }
 
 /// What is no number goes to the API as it is, which says so.

@@ -124,7 +124,7 @@ async fn show(call: &Call, rows: Vec<[Cell; 4]>, is_cut: bool, tenant: Option<&s
         true => String::new(),
         false => format!("\n\nThe latest alerts\n{}", latest_table().with(latest).render(call.screen)),
     };
-    output::print(&format!("{text}{latest}"))
+    output::show(&format!("{text}{latest}"), call.screen)
 }
 
 /// An alert that is true now.

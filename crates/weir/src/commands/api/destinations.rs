@@ -220,7 +220,7 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     lines.extend(settings::lines(&answer.read()?));
     lines.extend(settings::certificate_lines(&destination.tls_certificates));
     lines.extend(settings::backlog_lines(&backlog));
-    output::print(&format!("{}\n{}", destination.title(), settings::render(&lines, call.screen)))
+    output::show(&format!("{}\n{}", destination.title(), settings::render(&lines, call.screen)), call.screen)
 }
 
 /// The settings of the file, overridden by the flags.

@@ -19,7 +19,7 @@ use super::Call;
 use crate::{
     commands::output::{
         self, Screen,
-        texts::{clean, count},
+        texts::{clean, count, fitted},
     },
     exit::Exit,
 };
@@ -41,11 +41,11 @@ pub(super) async fn run(call: &Call) -> anyhow::Result<Exit> {
         (0, _) => "notes",
         _ => "problems",
     };
-    output::print(&if call.json {
-        serde_json::to_string_pretty(&Diagnosis { verdict, findings: &found })?
+    if call.json {
+        output::print(&serde_json::to_string_pretty(&Diagnosis { verdict, findings: &found })?)?;
     } else {
-        text(&found, problems, &evidence.looked_at(), call.screen)
-    })?;
+        output::print(&text(&found, problems, &evidence.looked_at(), call.screen))?;
+    }
     Ok(if problems == 0 { Exit::Done } else { Exit::Failure })
 }
 
@@ -61,9 +61,9 @@ fn text(found: &[Finding], problems: usize, looked_at: &str, screen: Screen) -> 
         }
     };
     let findings: String = found.iter().map(|finding| one(finding, screen)).collect();
-    let width = screen.width.unwrap_or(Screen::USUAL_WIDTH).max(40);
-    let looked_at = wrap(&format!("Looked at: {looked_at}."), width).join("\n");
-    format!("{verdict}\n{findings}\n{looked_at}")
+    // People read it in a file, too.
+    let columns = screen.width.unwrap_or(Screen::USUAL_WIDTH);
+    fitted(&format!("{verdict}\n{findings}\nLooked at: {looked_at}."), Some(columns))
 }
 
 fn one(finding: &Finding, screen: Screen) -> String {
@@ -72,28 +72,7 @@ fn one(finding: &Finding, screen: Screen) -> String {
         Severity::Note => ("note", "\u{1b}[33m"),
     };
     let mark = if screen.colours { format!("{colour}{mark}\u{1b}[0m") } else { mark.to_owned() };
-    let width = screen.width.unwrap_or(Screen::USUAL_WIDTH).max(40);
-    let found = wrap(&clean(&finding.found), width.saturating_sub("problem: ".len())).join(&format!("\n{INDENT}"));
-    // The next step is one line, because a terminal wraps it so that its commands can still be copied.
-    format!("\n{mark}: {found}\n{INDENT}Next: {}\n", clean(&finding.next_step))
-}
-
-const INDENT: &str = "  ";
-
-/// The words of a text in lines of at most so many characters. A longer word has a line of its own.
-fn wrap(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
+    format!("\n{mark}: {}\n  Next: {}\n", clean(&finding.found), clean(&finding.next_step))
 }
 
 #[cfg(test)]
@@ -108,13 +87,16 @@ mod tests {
             found:
                 "the store (postgres) does not answer, so that no event can be accepted and nothing is sent at present"
                     .to_owned(),
-            next_step: "start PostgreSQL, or correct WEIR_DATABASE_URL".to_owned(),
+            next_step:
+                "start PostgreSQL, or correct WEIR_DATABASE_URL, and then look at the log of the processes with \
+                        `journalctl --unit weir` for what they say"
+                    .to_owned(),
         };
         let found = [found(Severity::Problem), found(Severity::Note)];
         let text = text(&found, 1, "the store", Screen { width: Some(80), ..Screen::PLAIN });
         assert!(text.starts_with("1 problem and 1 note found:\n\nproblem: the store"), "{text}");
         assert!(text.contains("Next: start PostgreSQL") && text.ends_with("Looked at: the store."), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        assert_eq!(wrap("a bc def", 4), ["a bc", "def"]);
+        assert!(text.contains("\n    processes with"), "it goes on below itself: {text}");
     }
 }

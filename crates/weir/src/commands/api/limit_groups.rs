@@ -279,7 +279,7 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     if !data.is_empty() {
         text.push_str(&format!("\n\n{}", members().with(data.into_iter().map(member)).render(call.screen)));
     }
-    output::print(&text)
+    output::show(&text, call.screen)
 }
 
 pub(super) fn table() -> Table<7> {

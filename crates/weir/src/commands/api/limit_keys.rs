@@ -31,7 +31,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             }
             let LimitKeyList { data, is_partial, .. } = answer.read()?;
             let text = table().with(data.into_iter().map(row)).render(call.screen);
-            output::print(&if is_partial { format!("{text}\n{PARTIAL}") } else { text })
+            output::show(&if is_partial { format!("{text}\n{PARTIAL}") } else { text }, call.screen)
         }
         Command::Show { destination, limit_key } => {
             let id = call.client.destination_id(&destination).await?;

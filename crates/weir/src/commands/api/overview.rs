@@ -24,7 +24,7 @@ pub(super) async fn run(call: &Call, args: OverviewArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let totals = totals(call, &args.filter).await?;
-    output::print(&format!("\n{}; {}", backlog_text(&totals), rates_text(&totals)))
+    output::show(&format!("\n{}; {}", backlog_text(&totals), rates_text(&totals)), call.screen)
 }
 
 async fn totals(call: &Call, filter: &OverviewFilter) -> anyhow::Result<OverviewTotals> {

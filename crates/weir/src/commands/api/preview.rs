@@ -35,7 +35,7 @@ pub(super) fn tried(flags: &TriedFlags) -> anyhow::Result<Fields> {
     Ok(body)
 }
 
-fn text(Preview { proposed, now, fault, key_limits }: &Preview, backlog: &Backlog, screen: Screen) -> String {
+fn text(Preview { proposed, now, fault, key_limits, .. }: &Preview, backlog: &Backlog, screen: Screen) -> String {
     let waiting = backlog.pending + backlog.retrying;
     let rows = [("now", now), ("proposed", proposed)].map(|(title, forecast)| row(title, forecast, waiting));
     let table = table().with(rows).render(screen);

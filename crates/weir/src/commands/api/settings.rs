@@ -31,7 +31,7 @@ pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
         lines.push(("filter", clean(&filter.to_string())));
     }
     if value(destination, "adaptive").is_some_and(Value::is_object) {
-        let rate = |path: &str| number(path).map(|rate| format!("{rate}/s"));
+        let rate = |path: &str| number(path).map(weir_core::adaptive::in_words);
         let detail = value(destination, "adaptive_rate/detail").and_then(Value::as_str).map(clean);
         let pace = match (rate("adaptive_rate/per_s"), detail) {
             (Some(per_s), Some(detail)) if !detail.is_empty() => format!("{per_s} now: {detail}"),

@@ -1,6 +1,6 @@
 //! How values are written: spans of time, counts; and texts that fit a cell.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use weir_core::Timestamp;
@@ -86,9 +86,88 @@ pub(in crate::commands) fn shortened(text: &str, columns: usize) -> String {
     short
 }
 
+/// The widest first column of a line that the lines after it are aligned below: the labels of settings.
+const MOST_INDENT: usize = 24;
+/// Narrower terminals wrap by themselves.
+const LEAST_WIDTH: usize = 40;
+
+/// A text whose lines fit so many columns: wider ones are broken between words, and go on below the value of their first
+/// line, or a little to the right of its beginning. A word that is wider by itself stays whole, so that it can be copied.
+pub(in crate::commands) fn fitted(text: &str, columns: Option<usize>) -> String {
+    let Some(columns) = columns.filter(|columns| *columns >= LEAST_WIDTH) else { return text.to_owned() };
+    let lines: Vec<Cow<'_, str>> = text.split('\n').map(|line| fitted_line(line, columns)).collect();
+    lines.join("\n")
+}
+
+fn fitted_line(line: &str, columns: usize) -> Cow<'_, str> {
+    if shown_width(line) <= columns {
+        return line.into();
+    }
+    let indent = hanging_indent(line);
+    let (mut fitted, mut taken, mut is_first) = (String::new(), 0, true);
+    // Each word with the spaces before it, so that columns stay where they are.
+    for word in words(line) {
+        let wide = shown_width(word);
+        let bare = word.trim_start();
+        if !is_first && !bare.is_empty() && taken + wide > columns {
+            fitted.push('\n');
+            fitted.push_str(&" ".repeat(indent));
+            fitted.push_str(bare);
+            taken = indent + shown_width(bare);
+        } else {
+            fitted.push_str(word);
+            taken += wide;
+        }
+        is_first &= bare.is_empty();
+    }
+    fitted.into()
+}
+
+/// The words of a line, each with the spaces before it.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        let begin = rest.find(|char: char| char != ' ').unwrap_or(rest.len());
+        let end = rest[begin..].find(' ').map_or(rest.len(), |at| begin + at);
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        (!word.is_empty()).then_some(word)
+    })
+}
+
+/// Where the text after a label begins, or two columns more than the line itself.
+fn hanging_indent(line: &str) -> usize {
+    let begin = line.len() - line.trim_start_matches(' ').len();
+    let value = line[begin..].find("  ").map(|at| begin + at);
+    let value = value.map(|at| shown_width(&line[..at]) + line[at..].len() - line[at..].trim_start_matches(' ').len());
+    value.filter(|at| *at <= MOST_INDENT).unwrap_or(begin + 2)
+}
+
+/// The columns that a text takes, without its colours.
+fn shown_width(text: &str) -> usize {
+    let mut parts = text.split("\u{1b}[");
+    let first = parts.next().map_or(0, width);
+    first + parts.map(|part| width(part.split_once('m').map_or(part, |(_, after)| after))).sum::<usize>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wide_line_is_broken_between_words_below_its_value() {
+        let line = "limit group  Partner account (40 deliveries wait at 2 members, held until noon)";
+        let expected = "limit group  Partner account (40\n             deliveries wait at 2\n             members, held until noon)";
+        assert_eq!(fitted(line, Some(40)), expected);
+        assert_eq!(fitted(line, None), line, "no terminal: for programs");
+        let next = "  Next: weir destinations resume 'gone (410)' once it is repaired";
+        assert_eq!(fitted(next, Some(44)), "  Next: weir destinations resume 'gone\n    (410)' once it is repaired");
+        let long = format!("see {} now", "x".repeat(60));
+        assert_eq!(fitted(&long, Some(40)), format!("see\n  {}\n  now", "x".repeat(60)));
+        let red = format!("\u{1b}[31mproblem\u{1b}[0m: {}", "word ".repeat(7).trim_end());
+        assert_eq!(fitted(&red, Some(43)), red, "colours take no column: {red:?}");
+        assert_eq!(fitted("a\n\nb", Some(40)), "a\n\nb");
+    }
 
     #[test]
     fn spans_have_their_largest_unit() {
