@@ -63,7 +63,7 @@ impl Class {
 
     /// Judged after two minutes.
     fn by_the_minute(name: &'static str, gate: Gate, per_s: f64) -> Self {
-        let new = Self::new(name, Receiver::new(gate, Steps::always(per_s)), &[0.0, RISES_S], 0.9, 0.005);
+        let new = Self::new(name, Receiver::new(gate, Steps::always(per_s)), &[0.0, RISES_S], 0.8, 0.005);
         Self { scenario: Scenario { settles: 0.0, ..new.scenario }, judged_from: 1, ..new }
     }
 
@@ -184,7 +184,7 @@ pub fn all() -> Vec<Class> {
         Class::steady(
             "300 per calendar 10 s, RateLimit headers",
             Receiver { says_quota: true, ..Receiver::new(fixed(10.0), Steps::always(30.0)) },
-            0.95,
+            0.93,
             0.001,
         ),
         Class::by_the_minute("60 per calendar minute", fixed(60.0), 1.0),

@@ -135,3 +135,69 @@ fn is_wrong_limit_found(run: &Run) -> bool {
     }
     above(&recording, busy).0 > 0
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_pace_trials::real;
+
+    use super::*;
+    use crate::recording::{Answered, Destination, Group, LimitChange};
+
+    fn at(second: f64) -> Timestamp {
+        Timestamp::from_millis(1_000_000 + (second * 1_000.0).round() as i64)
+    }
+
+    /// The first receiver with 0.95 of its capacity, and neighbours with so many requests a second.
+    fn run(neighbours_per_s: u32) -> Run {
+        let classes: Vec<Class> = real::all().into_iter().take(1).collect();
+        let mut recording = Recording::default();
+        let limits = [classes[0].scenario.course.hard_limit, NEIGHBOUR_PER_S, NEIGHBOUR_PER_S];
+        for (number, limit) in limits.into_iter().enumerate() {
+            let limits = RateLimits::new(RateLimit::new(limit, Period::SECOND).into_iter().collect()).unwrap();
+            let change = LimitChange { sent: at(-1.0), answered: at(-1.0), limits };
+            recording.destinations.push(Destination::alone(number, change));
+            let expect = crate::scenario::Expect { delivered: false, ..Default::default() };
+            recording.groups.push(Group { name: limit.to_string(), expect, pauses: Vec::new(), coalesces: false });
+        }
+        let mut arrivals = Vec::new();
+        let mut send = |destination, rate: &dyn Fn(f64) -> f64| {
+            let mut second = 0.0;
+            for event in 0.. {
+                if second >= LOSES_S {
+                    break;
+                }
+                let answered = Some(Answered { status: 200, at: at(second) });
+                let (limit_key, id, stalled) = (None, None, Duration::ZERO);
+                let at = at(second);
+                arrivals.push(Arrival { destination, event, limit_key, id, at, stalled, answered });
+                second += 1.0 / rate(second);
+            }
+        };
+        send(0, &|second| 0.95 * classes[0].scenario.receiver.capacity(second));
+        send(1, &|_| f64::from(neighbours_per_s));
+        send(2, &|_| 25.0);
+        recording.sort_in(arrivals);
+        let meant = (0..6_000).map(|number| at(f64::from(number) / 25.0)).collect();
+        Run { classes, recording, began: at(0.0), meant }
+    }
+
+    #[test]
+    fn what_is_judged_wrongly_on_purpose_is_found() {
+        let run = run(50);
+        let verdict = judge(&run);
+        assert_eq!((&verdict.rows[0].missed, &verdict.neighbours.missed), (&Vec::new(), &Vec::new()));
+        assert!(verdict.is_met() && verdict.controls.iter().all(|(_, is_found)| *is_found));
+    }
+
+    #[test]
+    fn a_neighbour_above_its_limit_or_far_below_it_is_found() {
+        let above = run(60);
+        let neighbours = judge(&above).neighbours;
+        assert!(neighbours.above > 0 && neighbours.missed[0].contains("above the limit"), "{neighbours:?}");
+        let below = run(45);
+        let verdict = judge(&below);
+        assert!(verdict.neighbours.missed[0].contains("0.900 of the limit used"), "{:?}", verdict.neighbours);
+        // The limit that is said to be lower is the rate itself: the judge cannot find it, and says so.
+        assert!(!verdict.is_met());
+    }
+}
