@@ -91,8 +91,7 @@ impl Class {
     pub fn missed(&self, figures: &Figures) -> Vec<String> {
         let Wanted { goodput, refused, to_90_s, flooding_s, p99_s } = self.wanted;
         let mut missed = Vec::new();
-        for phase in self.judged_from..self.scenario.phases.len() {
-            let from = self.scenario.phases[phase];
+        for (phase, from) in self.scenario.phases.iter().enumerate().skip(self.judged_from) {
             let mut miss = |is_missed: bool, what: String| {
                 if is_missed {
                     missed.push(format!("from {from:.0} s: {what}"));
