@@ -4,7 +4,8 @@
 //! Client, receiver and judge are this process; the engine runs in other processes, as in production. `run` plays
 //! [scenarios](scenario), [records](recording) every event and arrival, and [judges](judge) the recording afterwards.
 //! `autoscale` does the same while a controller scales workers by the rules of the manifests. `receivers` sends to
-//! [real rate limiters](receivers). `adaptive` plays the pacers of `weir-pace-trials`. `bench` measures figures, each
+//! [real rate limiters](receivers). `adaptive` plays the pacers of `weir-pace-trials` in virtual time, and [Weir's](adaptive)
+//! on real sockets. `bench` measures figures, each
 //! against a ceiling of the same run, because figures of different machines or times cannot be compared.
 //!
 //! # Files
@@ -14,6 +15,7 @@
 //! under test, `client` the bare client, `receiver` the bare receiver, `recording` what is judged. `clock`, `process`
 //! and `figures` measure.
 
+mod adaptive;
 mod autoscale;
 mod bench;
 mod client;
@@ -33,10 +35,7 @@ mod scenario;
 mod sections;
 mod shed;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::bail;
 use clap::{Parser, Subcommand};
@@ -61,12 +60,9 @@ enum Command {
     Autoscale(autoscale::AutoscaleArgs),
     /// Send to real rate limiters at their limits: exit 1 when more was refused, or less of a limit used, than is wanted
     Receivers(receivers::ReceiversArgs),
-    /// Play adaptive rate and its opponents in virtual time, and write their section of load-tests/RESULTS.md
-    Adaptive {
-        /// How often each trial is played, each time with another seed
-        #[arg(long, default_value_t = 5)]
-        seeds: u64,
-    },
+    /// Play adaptive rate and its opponents in virtual time, and write their section of load-tests/RESULTS.md; or adaptive
+    /// rate alone on real sockets: exit 1 when a receiver did not get what is wanted
+    Adaptive(adaptive::AdaptiveArgs),
     /// Measure what load shedding costs beside two other designs, and flood a running Weir
     Shed(shed::ShedArgs),
     /// List the scenarios with a description of each
@@ -103,11 +99,7 @@ async fn act(command: Command) -> anyhow::Result<bool> {
         Command::Run(args) => prove::run(&args).await,
         Command::Autoscale(args) => autoscale::run(&args).await,
         Command::Receivers(args) => receivers::run(&args).await,
-        Command::Adaptive { seeds } => {
-            let section = weir_pace_trials::table::markdown(seeds);
-            sections::rewrite(Path::new("load-tests"), sections::ADAPTIVE, |_| section)?;
-            Ok(true)
-        }
+        Command::Adaptive(args) => adaptive::run(&args).await,
         Command::Shed(args) => shed::run(&args).await,
         Command::List => {
             print!("{}", prove::list()?);

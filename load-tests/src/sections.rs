@@ -5,9 +5,11 @@ use std::path::Path;
 use anyhow::Context;
 
 /// The names of the sections, in the order of the page.
-const ALL: [&str; 4] = [AUTOSCALING, ADAPTIVE, SHEDDING, BUDGETS];
+const ALL: [&str; 6] = [AUTOSCALING, ADAPTIVE, ADAPTIVE_EMBEDDED, ADAPTIVE_SCALED, SHEDDING, BUDGETS];
 pub(crate) const AUTOSCALING: &str = "autoscaling";
 pub(crate) const ADAPTIVE: &str = "adaptive";
+pub(crate) const ADAPTIVE_EMBEDDED: &str = "adaptive, embedded";
+pub(crate) const ADAPTIVE_SCALED: &str = "adaptive, scaled";
 pub(crate) const SHEDDING: &str = "shedding";
 pub(crate) const BUDGETS: &str = "budgets";
 

@@ -184,6 +184,9 @@ pub struct AdaptiveRate {
     /// The pace of the last clean epoch, until it has been used for a cut.
     proven: Option<f64>,
     last_cut: Timestamp,
+    /// The last cut went to a pace at which nothing had been refused a moment before.
+    #[serde(default)]
+    is_cut_proven: bool,
     /// While no epoch has passed since: a smaller share of refusals than one in so many may come from before it.
     settling: u32,
     /// The mean time of an answer without a queue, and the mean of its logarithm.
@@ -244,6 +247,7 @@ impl AdaptiveRate {
             background_test_wait_s: BACKGROUND_TEST_S,
             proven: None,
             last_cut: Timestamp::MIN,
+            is_cut_proven: false,
             settling: u32::MAX,
             base: None,
             late: Sample::default(),
@@ -396,7 +400,8 @@ impl AdaptiveRate {
         let is_early =
             dt >= EARLY_S && f64::from(answers.bad) >= 5.0 + self.background * f64::from(n) && answers.bad * 2 >= n;
         // A few refusals may be chance: they wait for more answers.
-        let is_doubtful = (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S;
+        let is_doubtful =
+            (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S && !self.is_chance(&answers);
         let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
         if !is_early && !is_over && !is_wall && dt < LONGEST_EPOCH_S {
             return;
@@ -411,6 +416,8 @@ impl AdaptiveRate {
             self.proven = None;
         } else if is_settling && answers.bad > 0 && self.is_recent_cut(10.0, now) {
             // A window of the receiver still counts the sends before the cut.
+        } else if is_early && answers.ok > 0 && self.is_cut_proven && self.is_recent_cut(2.0 * EARLY_S, now) {
+            // A receiver that counts what it refused needs a moment, too.
         } else if self.doubt.is_none() && self.is_too_many(&answers) {
             self.refused(&answers, rate, is_early, dt, now);
         } else if self.doubt.is_none() {

@@ -16,6 +16,8 @@ pub struct Figures {
     pub goodput: Vec<f64>,
     /// The share of 429 and 503 of each phase.
     pub refused: Vec<f64>,
+    /// The sends of which these are the shares.
+    pub sends: Vec<f64>,
     /// The same over the whole trial.
     pub goodput_all: f64,
     pub refused_all: f64,
@@ -52,6 +54,7 @@ pub fn judge(sent: &[Sent], receiver: &Receiver, phases: &[f64], settles: f64, e
         let settled = from + settles.min((to - from) / 2.0);
         figures.goodput.push(taken(settled, to) / (capacity(settled, to) * (to - settled)));
         figures.refused.push(refused(settled, to));
+        figures.sends.push(within(&sent_at, settled, to));
         let mut times: Vec<f64> = sent
             .iter()
             .filter(|s| *from <= s.at && s.at < to && s.ending == Ending::Taken)

@@ -5,13 +5,14 @@
 //!
 //! # Files
 //!
-//! `world` plays a trial, `receiver` and `scenarios` say against what, `judge` what counts. `ours` is Weir's pacer and
+//! `world` plays a trial, `receiver`, `scenarios` and `real` say against what, `judge` what counts. `ours` is Weir's pacer and
 //! `opponents` the others'; `vector` plays the scenarios that Vector's limiter brings. `table` writes the page,
 //! and `rng` makes the numbers of a seed.
 
 pub mod judge;
 pub mod opponents;
 pub mod ours;
+pub mod real;
 pub mod receiver;
 pub mod rng;
 pub mod scenarios;

@@ -68,6 +68,12 @@ pub enum Gate {
         seconds: f64,
         taken: VecDeque<f64>,
     },
+    /// As HAProxy's `http_req_rate`: the requests of this period and a part of the last one, refused ones too.
+    Counting {
+        seconds: f64,
+        period: f64,
+        counts: [u32; 2],
+    },
     /// A token bucket of `depth` seconds of the rate (at least one token). A depth of 0 is a leaky bucket without room.
     Bucket {
         depth: f64,
@@ -197,6 +203,15 @@ impl Receiver {
                 }
                 is_taken
             }
+            Gate::Counting { seconds, period, counts } => {
+                let now = t / *seconds;
+                if now.floor() > *period {
+                    let last = if now.floor() == *period + 1.0 { counts[0] } else { 0 };
+                    (*period, *counts) = (now.floor(), [0, last]);
+                }
+                counts[0] += 1;
+                f64::from(counts[0]) + f64::from(counts[1]) * (1.0 - now.fract()) <= (rate * *seconds).round()
+            }
             Gate::Bucket { depth, tokens, at } => {
                 *tokens = (*tokens + (t - *at) * rate).min((*depth * rate).max(1.0));
                 *at = t;
@@ -216,7 +231,7 @@ impl Receiver {
     /// How long until the gate takes one again.
     fn wait_s(&self, t: f64) -> f64 {
         match &self.gate {
-            Gate::Fixed { seconds, .. } => seconds - t % seconds,
+            Gate::Fixed { seconds, .. } | Gate::Counting { seconds, .. } => seconds - t % seconds,
             Gate::Sliding { seconds, taken } => taken.front().map_or(0.0, |first| first + seconds - t),
             Gate::Bucket { tokens, .. } => (1.0 - tokens) / self.rate.at(t),
             Gate::Open | Gate::Concurrency => 1.0,

@@ -18,16 +18,20 @@ pub struct Scenario {
     pub judges_latency: bool,
 }
 
-fn bucket(depth: f64) -> Gate {
+pub(crate) fn bucket(depth: f64) -> Gate {
     Gate::Bucket { depth, tokens: 0.0, at: 0.0 }
 }
 
-fn fixed(seconds: f64) -> Gate {
+pub(crate) fn fixed(seconds: f64) -> Gate {
     Gate::Fixed { seconds, used: (-1.0, 0) }
 }
 
-fn sliding(seconds: f64) -> Gate {
+pub(crate) fn sliding(seconds: f64) -> Gate {
     Gate::Sliding { seconds, taken: VecDeque::new() }
+}
+
+pub(crate) fn counting() -> Gate {
+    Gate::Counting { seconds: 1.0, period: -1.0, counts: [0; 2] }
 }
 
 fn stepped(first: f64, second: f64, third: f64) -> Steps {
@@ -69,6 +73,7 @@ pub fn all() -> Vec<Scenario> {
         in_three("bucket 100/20/200, 2 s deep", Receiver::new(bucket(2.0), steps())),
         in_one("bucket 100, 20 s deep", Receiver::new(bucket(20.0), hundred()), 300.0),
         in_three("leaky bucket 100/20/200", Receiver::new(bucket(0.0), steps())),
+        in_one("policer that counts refused requests", Receiver::new(counting(), hundred()), 300.0),
         in_three("pool 96/29/191, σ 0.1", Receiver::pool(pool_steps(), 0.1, 0.1)),
         in_three("pool 96/29/191, σ 1", Receiver::pool(pool_steps(), 0.1, 1.0)),
         in_three("pool 96/29/191, bimodal", Receiver { slow_share: 0.05, ..Receiver::pool(pool_steps(), 0.05, 0.3) }),

@@ -90,6 +90,8 @@ pub struct Course {
     pub loses_state_at: Option<f64>,
     pub max_in_flight: u32,
     pub report_s: f64,
+    /// Requests in any second.
+    pub hard_limit: u32,
     /// Stop after so many sends.
     pub most: usize,
 }
@@ -97,7 +99,15 @@ pub struct Course {
 impl Course {
     pub fn of(seconds: f64) -> Self {
         let (arrivals, loses_state_at) = (None, None);
-        Self { seconds, arrivals, loses_state_at, max_in_flight: MAX_IN_FLIGHT, report_s: REPORT_S, most: usize::MAX }
+        Self {
+            seconds,
+            arrivals,
+            loses_state_at,
+            max_in_flight: MAX_IN_FLIGHT,
+            report_s: REPORT_S,
+            hard_limit: HARD_LIMIT,
+            most: usize::MAX,
+        }
     }
 }
 
@@ -112,7 +122,7 @@ pub fn trial_seconds(at: Timestamp) -> f64 {
 /// Plays the trial and returns every request in the order of its start.
 pub fn play(receiver: &mut dyn Server, pacer: &mut dyn Pacer, course: &Course, seed: u64) -> Vec<Sent> {
     let mut rng = Rng::new(seed);
-    let limit = RateLimit::new(HARD_LIMIT, Period::SECOND).into_iter().collect();
+    let limit = RateLimit::new(course.hard_limit, Period::SECOND).into_iter().collect();
     let mut limiter = Limiter::new(&RateLimits::new(limit).unwrap_or_default());
     let mut events = BinaryHeap::new();
     let mut serial = 0_u64;

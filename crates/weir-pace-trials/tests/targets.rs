@@ -2,6 +2,7 @@
 
 use weir_pace_trials::{
     opponents::ALL,
+    real,
     scenarios::{self, Scenario},
     table::{self, Worst, play, worst},
     vector,
@@ -140,5 +141,21 @@ fn our_arc_keeps_the_bounds_of_vectors_own_scenarios() {
         let (least, most) = played.bounds;
         let is_within = 0.9 * least <= played.in_flight && played.in_flight <= 1.1 * most;
         assert!(is_within, "{}: {:.2}, wanted {least} to {most}", played.name, played.in_flight);
+    }
+}
+
+/// As HAProxy does: what it has refused makes it refuse more.
+#[test]
+fn a_receiver_that_counts_what_it_refused_is_used() {
+    let found = ours("policer that counts refused requests");
+    assert!(found.goodput >= 0.8 && found.refused <= 0.02, "{found:?}");
+}
+
+/// Otherwise a miss on real sockets would say nothing about them.
+#[test]
+fn the_receivers_of_real_sockets_get_in_virtual_time_what_is_wanted() {
+    for class in real::all() {
+        let missed = class.missed(&class.in_virtual_time(SEEDS));
+        assert!(missed.is_empty(), "{}: {missed:?}", class.scenario.name);
     }
 }

@@ -42,6 +42,7 @@ const TARGETS: [Target; 25] = [
     target(Topic::Keys, None, "many_against_one", Bound::AtMost(1.5)),
     target(Topic::FanOut, None, "many", Bound::AtLeast(2_000.0)),
     target(Topic::Backlog, None, "large_against_small", Bound::AtMost(1.2)),
+    target(Topic::Backlog, None, "simulated.1000000", Bound::AtMost(2_000.0)),
     target(Topic::Edit, None, "worst.", Bound::AtMost(100.0)),
     target(Topic::Limits, None, "used.", Bound::AtLeast(0.985)),
     target(Topic::Limits, None, "fullest", Bound::AtMost(1.0)),

@@ -7,6 +7,7 @@
 
 mod behaviors;
 mod timestamped;
+mod trial;
 
 use std::{
     collections::HashMap,
@@ -40,6 +41,7 @@ use crate::{
 };
 use behaviors::{Answer, RateLimiter};
 use timestamped::{ArrivalTime, TimestampedStream};
+pub(crate) use trial::Trial;
 
 /// The longest delay of this process that does not count as a stall. The judge also allows this much for the network
 /// and the kernel.
@@ -172,11 +174,25 @@ impl Receivers {
         behavior: ReceiverBehavior,
         arrivals: &Arc<Arrivals>,
     ) -> anyhow::Result<Self> {
+        Self::listen_as(host, behavior, None, arrivals).await
+    }
+
+    /// A receiver of the trials of adaptive rate.
+    pub(crate) async fn of_trial(host: &str, trial: Trial, arrivals: &Arc<Arrivals>) -> anyhow::Result<Self> {
+        Self::listen_as(host, ReceiverBehavior::Ok, Some(Arc::new(trial)), arrivals).await
+    }
+
+    async fn listen_as(
+        host: &str,
+        behavior: ReceiverBehavior,
+        trial: Option<Arc<Trial>>,
+        arrivals: &Arc<Arrivals>,
+    ) -> anyhow::Result<Self> {
         let at = (host.to_owned(), 0);
         let listener = arrivals.thread.spawn(TcpListener::bind(at)).await??;
         let address = listener.local_addr()?;
         let (sender, behaviors) = watch::channel(behavior);
-        arrivals.thread.spawn(listen(listener, address, behaviors, Arc::clone(arrivals)));
+        arrivals.thread.spawn(listen(listener, address, behaviors, trial, Arc::clone(arrivals)));
         Ok(Self { port: address.port(), behavior: sender })
     }
 
@@ -190,6 +206,7 @@ async fn listen(
     listener: TcpListener,
     address: SocketAddr,
     mut behaviors: watch::Receiver<ReceiverBehavior>,
+    trial: Option<Arc<Trial>>,
     arrivals: Arc<Arrivals>,
 ) {
     let mut listener = Some(listener);
@@ -220,7 +237,8 @@ async fn listen(
             changed = behaviors.changed() => if changed.is_err() { return },
             accepted = accepted => if let Ok((stream, _)) = accepted {
                 let handler = ConnectionHandler {
-                    behaviors: behaviors.clone(), arrivals: Arc::clone(&arrivals), limiter: Arc::clone(&limiter), since,
+                    behaviors: behaviors.clone(), trial: trial.clone(), arrivals: Arc::clone(&arrivals),
+                    limiter: Arc::clone(&limiter), since,
                 };
                 tokio::spawn(handler.serve(stream));
             }
@@ -232,6 +250,7 @@ async fn listen(
 #[derive(Clone)]
 struct ConnectionHandler {
     behaviors: watch::Receiver<ReceiverBehavior>,
+    trial: Option<Arc<Trial>>,
     arrivals: Arc<Arrivals>,
     limiter: Arc<RateLimiter>,
     since: std::time::Instant,
@@ -277,14 +296,22 @@ impl ConnectionHandler {
         let number = arrivals.keep(kept);
         // Answer as the behaviour says at this moment.
         let behavior = *self.behaviors.borrow();
-        let Answer { after, status, retry_after_s, drip } =
-            behaviors::answer(behavior, self.since.elapsed(), |per_s| self.limiter.has_room(destination, at, per_s));
+        let Answer { after, status, retry_after_s, quota, drip } = match &self.trial {
+            Some(trial) => trial.answer(at, arrivals.timeline.now()),
+            None => {
+                let has_room = |per_s| self.limiter.has_room(destination, at, per_s);
+                behaviors::answer(behavior, self.since.elapsed(), has_room)
+            }
+        };
         if !after.is_zero() {
             tokio::time::sleep(after).await;
         }
         let mut response = Response::builder().status(status);
         if let Some(seconds) = retry_after_s {
             response = response.header("retry-after", seconds);
+        }
+        if let Some((remaining, reset_s)) = quota {
+            response = response.header("ratelimit", format!(r#""trial";r={remaining};t={reset_s}"#));
         }
         let body = match drip {
             // This response never ends, so it never counts as answered.

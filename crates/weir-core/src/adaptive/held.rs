@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AdaptiveRate, Epoch, FIRST_STEP, Reason, seconds};
+use super::{AdaptiveRate, CUT, Epoch, FIRST_STEP, Reason, seconds};
 use crate::{Timestamp, time::InWords};
 
 /// After 429s for at least this time, the rate at which sends were taken before is believed to be the receiver's.
@@ -74,6 +74,9 @@ impl AdaptiveRate {
             (self.rate, 0.7)
         } else if length >= TELLING_S {
             (goodput.min(self.rate), 0.95)
+        } else if is_recent_cut && self.is_cut_proven {
+            // The receiver counts the requests that it refused, and those have passed: the cut was enough.
+            (self.ceiling.unwrap_or(self.rate), CUT)
         } else {
             (self.rate * if is_recent_cut { 0.75 } else { 0.97 }, 0.95)
         };

@@ -7,6 +7,8 @@ use crate::Timestamp;
 
 /// More refusals than this share, above the background, are a signal.
 pub(super) const TOLERATED: f64 = 0.02;
+/// While nothing is known of the receiver, one refusal of so many answers says nothing.
+const CHANCE_OF: u32 = 20;
 /// A doubt is resolved with the answers that have come by then.
 const LONGEST_DOUBT_S: f64 = 60.0;
 /// The longest time between two tests of a background.
@@ -40,12 +42,19 @@ impl AdaptiveRate {
         (of_background.ceil() as u32).max(4)
     }
 
+    /// A single refusal does not end the start: if it has a cause in the pace, twice the pace shows it a second later.
+    pub(super) fn is_chance(&self, answers: &Sample) -> bool {
+        self.ceiling.is_none() && answers.bad == 1 && answers.answers() >= CHANCE_OF
+    }
+
     /// Whether the refusals are more than the background explains.
     pub(super) fn is_too_many(&self, answers: &Sample) -> bool {
         let n = f64::from(answers.answers());
         let expected = self.background * n;
         let noise = 2.5 * (expected * (1.0 - self.background)).sqrt();
-        answers.bad > 0 && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
+        answers.bad > 0
+            && !self.is_chance(answers)
+            && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
     }
 
     /// Whether the answers since a cut say that the cut was of no use: then it is undone, and this share of refusals is
@@ -233,6 +242,7 @@ impl AdaptiveRate {
             }
         }
         self.cut_to(taken, now);
+        self.is_cut_proven = is_proven;
         if is_proven {
             self.settling = 20;
         }
@@ -247,7 +257,7 @@ impl AdaptiveRate {
         self.rate = self.clamped(CUT * taken);
         self.step = FIRST_STEP;
         self.explained_ln = f64::MIN;
-        self.last_cut = now;
+        (self.last_cut, self.is_cut_proven) = (now, false);
         self.settling = 3;
         self.generation = self.generation.wrapping_add(1);
         self.rest_until = Timestamp::MAX;

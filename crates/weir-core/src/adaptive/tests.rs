@@ -54,6 +54,14 @@ fn the_pace_doubles_until_a_refusal_and_then_follows_what_was_taken() {
 }
 
 #[test]
+fn one_refusal_among_many_answers_does_not_end_the_start() {
+    let mut rate = new();
+    let change = second(&mut rate, 0, 19, 1).expect("a change");
+    assert_eq!((change.reason, change.to_per_s), (Reason::Starting, 20.0));
+    assert_eq!(second(&mut rate, 1_000, 18, 2).map(|change| change.reason), None, "two wait for more answers");
+}
+
+#[test]
 fn answers_to_permits_from_before_a_cut_are_ignored() {
     let mut rate = new();
     second(&mut rate, 0, 5, 5);

@@ -22,13 +22,15 @@ pub(super) struct Answer {
     pub(super) after: Duration,
     pub(super) status: u16,
     pub(super) retry_after_s: Option<u64>,
+    /// Requests that remain, and the seconds until they are as many as before.
+    pub(super) quota: Option<(u32, u64)>,
     pub(super) drip: Option<Duration>,
 }
 
 /// The answer of a receiver with this behaviour, `elapsed` after its start. `has_room` tells whether it may take one
 /// more this second.
 pub(super) fn answer(behavior: ReceiverBehavior, elapsed: Duration, has_room: impl FnOnce(u32) -> bool) -> Answer {
-    let with = |status| Answer { after: Duration::ZERO, status, retry_after_s: None, drip: None };
+    let with = |status| Answer { after: Duration::ZERO, status, retry_after_s: None, quota: None, drip: None };
     match behavior {
         ReceiverBehavior::Ok => with(200),
         ReceiverBehavior::Slow { ms } => Answer { after: Duration::from_millis(ms), ..with(200) },
