@@ -26,7 +26,7 @@ const fn target(topic: Topic, set_up: Option<SetUp>, id: &'static str, bound: Bo
     Target { topic, set_up, id, bound }
 }
 
-const TARGETS: [Target; 25] = [
+const TARGETS: [Target; 26] = [
     target(Topic::Throughput, Some(Embedded), "single", Bound::OfCeilingAtLeast(0.13)),
     target(Topic::Throughput, Some(Embedded), "batch", Bound::OfCeilingAtLeast(0.25)),
     target(Topic::Throughput, Some(Scaled), "single", Bound::OfCeilingAtLeast(0.075)),

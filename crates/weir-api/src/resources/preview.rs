@@ -13,7 +13,7 @@ use weir_core::{
 use weir_store::{DeliveryFilter, KEYS_LOOKED_AT, PageRequest};
 
 use super::{
-    backlog,
+    backlog::{self, share_of},
     destinations::{
         self,
         key_limits::{KeyLimitsRequest, check_alone},
@@ -143,7 +143,9 @@ async fn with_keys(
     let backlogs = api.store.key_backlogs(destination.id, None, KEYS_LOOKED_AT).await?;
     let together = limits.as_ref().filter(|limits| limits.may_bind());
     let together = together.and_then(|_| KeysTogether::of(&proposed, &backlogs));
-    let [with, now] = [&proposed, &present].map(|destination| KeyFigures::all(destination, backlogs.keys.clone(), now));
+    let of_group = share_of(api, destination).await?.map(|share| share.per_s);
+    let figures = |destination| KeyFigures::all(destination, of_group, backlogs.keys.clone(), now);
+    let [with, now] = [&proposed, &present].map(figures);
     let forecast = |figures: &KeyFigures| types::KeyForecast {
         share_per_s: figures.share.map(millis),
         binding: figures.binding.map(|binding| binding.as_str().to_owned()),
