@@ -1121,23 +1121,23 @@ export interface components {
             tenant: string;
             type: string;
         };
-        /** @description Something that is wrong with a destination or a limit group now. */
+        /** @description Something that is wrong with a destination, a limit group, or Weir itself now. */
         ActiveAlert: {
             /** @description As the `data` of such an event, with the figures of now. */
             data: Record<string, never>;
             /**
-             * @description Null for an alert about a limit group, and so is its name.
+             * @description Null for an alert about a limit group or about Weir itself, and so is its name.
              * @example dst_01h2xcejqtf2nbrexx3vqjhp41
              */
             destination_id: string | null;
             destination_name: string | null;
             /**
-             * @description Null for an alert about a destination, and so is its name.
+             * @description Null for an alert about a destination or about Weir itself, and so is its name.
              * @example lgr_01h2xcejqtf2nbrexx3vqjhp41
              */
             limit_group_id: string | null;
             limit_group_name: string | null;
-            /** @description `*`: the members of the group may be of any tenant. */
+            /** @description `*`: the members of the group may be of any tenant, or it is about Weir itself. */
             tenant: string;
             /**
              * @description The type of the event that says so.
@@ -2776,6 +2776,21 @@ export interface components {
             /** @description The version of the process that answers. */
             version: string;
         };
+        /** @description What one limit key may send, as in the list of keys. */
+        KeyForecast: {
+            /** @example key */
+            binding: string | null;
+            /**
+             * Format: double
+             * @description The time until nothing of this key waits, without new events; null if nobody can say.
+             */
+            drain_eta_s: number | null;
+            /**
+             * Format: double
+             * @description Null: nothing bounds it.
+             */
+            share_per_s: number | null;
+        };
         /** @description The limits of each limit key of a destination. All keys share the limits of the destination. */
         KeyLimits: {
             /**
@@ -2853,6 +2868,17 @@ export interface components {
             rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
             /** Format: int32 */
             weight?: number | null;
+        };
+        /** @description What a limit key that waits may send with the proposed settings, and with the current ones. */
+        KeyPreview: components["schemas"]["KeyForecast"] & {
+            /**
+             * @description `""`: events without a key.
+             * @example cus_1
+             */
+            key: string;
+            now: components["schemas"]["KeyForecast"];
+            /** Format: int64 */
+            waiting: number;
         };
         /** @description A new API key. */
         KeyRequest: {
@@ -3328,7 +3354,7 @@ export interface components {
             /** @description The `cursor` of the next page; null on the last page. */
             next_cursor: string | null;
         };
-        /** @description The fullest window of one period that ends in a bucket. */
+        /** @description The fullest window of one limit that ends in a bucket. */
         MaxWindow: {
             /**
              * Format: int64
@@ -3341,6 +3367,7 @@ export interface components {
              * @description The most sends in a window of this length, wherever it begins, that ends in the bucket.
              */
             sends: number;
+            unit?: components["schemas"]["LimitUnit"];
         };
         /** @description The sender of a request. */
         Me: {
@@ -3663,13 +3690,16 @@ export interface components {
             fault: string | null;
             /**
              * @description Of a destination with limits for single limit keys: what these allow what waits, and when an edit of `key_limits` acts,
-             *     in words. Both forecasts keep them as they are. Null for others.
+             *     in words. Null for others.
              */
             key_limits: string | null;
+            /** @description If limits of keys are proposed: the 20 keys with the longest backlogs, with the proposed settings and `now`. */
+            keys: components["schemas"]["KeyPreview"][] | null;
             now: components["schemas"]["Forecast"];
         };
         /** @description The settings to preview. An absent one keeps its current value. */
         PreviewRequest: {
+            key_limits?: components["schemas"]["KeyLimitsRequest"] | null;
             /** Format: int32 */
             max_in_flight?: number | null;
             /**

@@ -32,22 +32,22 @@ class AcceptedEvent(TypedDict):
 
 class ActiveAlert(TypedDict):
     """
-    Something that is wrong with a destination or a limit group now.
+    Something that is wrong with a destination, a limit group, or Weir itself now.
     """
 
     data: dict[str, Any]
     """As the `data` of such an event, with the figures of now."""
 
     destination_id: str | None
-    """Null for an alert about a limit group, and so is its name."""
+    """Null for an alert about a limit group or about Weir itself, and so is its name."""
 
     destination_name: str | None
     limit_group_id: str | None
-    """Null for an alert about a destination, and so is its name."""
+    """Null for an alert about a destination or about Weir itself, and so is its name."""
 
     limit_group_name: str | None
     tenant: str
-    """`*`: the members of the group may be of any tenant."""
+    """`*`: the members of the group may be of any tenant, or it is about Weir itself."""
 
     type: str
     """The type of the event that says so."""
@@ -604,11 +604,36 @@ class Index(TypedDict):
     version: str
 
 
+class KeyForecast(TypedDict):
+    """
+    What one limit key may send, as in the list of keys.
+    """
+
+    binding: str | None
+    drain_eta_s: float | None
+    """The time until nothing of this key waits, without new events; null if nobody can say."""
+
+    share_per_s: float | None
+    """Null: nothing bounds it."""
+
+
 KeyName: TypeAlias = str
 """
 1 to 100 characters without control characters. Names that people could take for Weir itself (`weir`), for a key
 of the settings (`WEIR_API_KEYS`), for a request without a key (`anonymous`) or for an id (`key_…`) are refused.
 """
+
+
+class KeyPreview(KeyForecast):
+    """
+    What a limit key that waits may send with the proposed settings, and with the current ones.
+    """
+
+    key: str
+    """`""`: events without a key."""
+
+    now: KeyForecast
+    waiting: int
 
 
 class LastFailure(TypedDict):
@@ -2023,7 +2048,7 @@ class ListReservation(TypedDict):
 
 class MaxWindow(TypedDict):
     """
-    The fullest window of one period that ends in a bucket.
+    The fullest window of one limit that ends in a bucket.
     """
 
     limit: int
@@ -2032,6 +2057,8 @@ class MaxWindow(TypedDict):
     period: Period
     sends: int
     """The most sends in a window of this length, wherever it begins, that ends in the bucket."""
+
+    unit: NotRequired[LimitUnit]
 
 
 class Me(TypedDict):
@@ -2744,22 +2771,13 @@ class Preview(Forecast):
     key_limits: str | None
     """
     Of a destination with limits for single limit keys: what these allow what waits, and when an edit of `key_limits` acts,
-    in words. Both forecasts keep them as they are. Null for others.
+    in words. Null for others.
     """
+
+    keys: list[KeyPreview] | None
+    """If limits of keys are proposed: the 20 keys with the longest backlogs, with the proposed settings and `now`."""
 
     now: Forecast
-
-
-class PreviewRequest(TypedDict):
-    """
-    The settings to preview. An absent one keeps its current value.
-    """
-
-    max_in_flight: NotRequired[int | None]
-    min_interval_ms: NotRequired[int | None]
-    """`null` is none."""
-
-    rate_limits: NotRequired[list[RateLimitRequest] | None]
 
 
 class Shedding(TypedDict):
@@ -3042,6 +3060,19 @@ class OverviewRow(TypedDict):
 
     utilisation: float | None
     """The share of this rate that is used, 0 to 1; null if unlimited."""
+
+
+class PreviewRequest(TypedDict):
+    """
+    The settings to preview. An absent one keeps its current value.
+    """
+
+    key_limits: NotRequired[KeyLimitsRequest | None]
+    max_in_flight: NotRequired[int | None]
+    min_interval_ms: NotRequired[int | None]
+    """`null` is none."""
+
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
 
 
 class Snapshot(TypedDict):
