@@ -152,11 +152,10 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    fn of(share: FairShare, request: &Request) -> Result<Self, Response> {
-        match request.extensions().get::<Caller>().map(Caller::sharer) {
-            Some(sharer) => Ok(Self { share, sharer }),
-            None => Err(problem::internal("a request was not authenticated", request.uri()).into_response()),
-        }
+    /// `None` for a request that was not authenticated.
+    fn of(share: FairShare, request: &Request) -> Option<Self> {
+        let sharer = request.extensions().get::<Caller>().map(Caller::sharer)?;
+        Some(Self { share, sharer })
     }
 
     /// Waits for the seat.
@@ -173,10 +172,7 @@ impl Turn {
 /// Lets a request wait for its turn, as a part of the handler of its route. The handler may keep the seat for work that
 /// goes on after the client has gone: it is an extension of the request.
 pub(crate) async fn in_turn(State(share): State<FairShare>, mut request: Request, next: Next) -> Response {
-    let turn = match Turn::of(share, &request) {
-        Ok(turn) => turn,
-        Err(refused) => return refused,
-    };
+    let Some(turn) = Turn::of(share, &request) else { return unauthenticated(&request) };
     let seat = match turn.seat().await {
         Ok(seat) => Arc::new(seat),
         Err(problem) => return problem.into_response(),
@@ -187,13 +183,13 @@ pub(crate) async fn in_turn(State(share): State<FairShare>, mut request: Request
 
 /// Gives a request a [`Turn`] as an extension: its handler waits for the seat where it reads much.
 pub(crate) async fn if_needed(State(share): State<FairShare>, mut request: Request, next: Next) -> Response {
-    match Turn::of(share, &request) {
-        Ok(turn) => {
-            request.extensions_mut().insert(turn);
-            next.run(request).await
-        }
-        Err(refused) => refused,
-    }
+    let Some(turn) = Turn::of(share, &request) else { return unauthenticated(&request) };
+    request.extensions_mut().insert(turn);
+    next.run(request).await
+}
+
+fn unauthenticated(request: &Request) -> Response {
+    problem::internal("a request was not authenticated", request.uri()).into_response()
 }
 
 #[cfg(test)]

@@ -209,7 +209,7 @@ impl Selection {
         let figures = ReplayFigures { total, ..ReplayFigures::default() };
         let shown =
             Replay { id, filter: filter.clone(), phase: ReplayPhase::Moving, figures, created_at, ended_at: None };
-        let waits_for = destinations_wait_for(&api, destination.as_deref().into_iter(), created_at).await?;
+        let waits_for = destinations_wait_for(api, destination.as_deref().into_iter(), created_at).await?;
         let view = view(shown, &waits_for, created_at);
         let creation = idempotency.creation(activity, &FirstAnswer::new(StatusCode::ACCEPTED, &view)?, created_at)?;
         let replay = NewReplay { id, filter, created_at };
