@@ -27,6 +27,7 @@ pub(crate) mod refusals;
 pub(crate) mod replays;
 pub(crate) mod secrets;
 pub(crate) mod session;
+pub(crate) mod shares;
 pub(crate) mod shedding;
 pub(crate) mod simulate;
 pub(crate) mod status;

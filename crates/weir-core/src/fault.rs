@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
 
-use crate::{Timestamp, destination::ALL_TENANTS};
+use crate::Timestamp;
 
 /// Why Weir does not send although the limits allow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
@@ -74,11 +74,11 @@ impl Outage {
     /// The type of the event that says that Weir sends again.
     pub const RECOVERED: &str = "weir.installation.recovered";
 
-    /// The `data` of the event, to somebody who sees so many of the stalled destinations.
-    pub fn data(&self, destinations: u64) -> Value {
+    /// The `data` of the event, to somebody who sees so many of the stalled destinations. `tenant`: that of the event.
+    pub fn data(&self, tenant: &str, destinations: u64) -> Value {
         let wait = if destinations == 1 { "destination waits" } else { "destinations wait" };
         json!({
-            "tenant": ALL_TENANTS,
+            "tenant": tenant,
             "reason": format!("{}; {destinations} {wait}", self.fault.sentence()),
             "cause": self.fault.as_str(),
             "since": self.since.to_string(),

@@ -268,7 +268,7 @@ pub(crate) async fn active(
             limit_group_id: None,
             limit_group_name: None,
             tenant: ALL_TENANTS.to_owned(),
-            data: outage.data(*destinations),
+            data: outage.data(ALL_TENANTS, *destinations),
         },
     });
     Ok(Json(types::ActiveAlerts { as_of: now, counts, data: data.collect(), next_cursor }))

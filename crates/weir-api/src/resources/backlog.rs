@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use axum::{Extension, Json, extract::State};
 use weir_api_types as types;
-use weir_core::{
-    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring, shares::Share,
-};
+use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring};
 use weir_store::{DestinationCounts, KEYS_LOOKED_AT, MINUTE, SentCounts, StateCounts};
 
 use super::{
     destinations::{self, adaptive::pace_of},
     limit_keys,
+    shares::share_of,
 };
 use crate::{
     auth::Caller,
@@ -144,14 +143,6 @@ pub(crate) async fn measure_sends(
         share: share_of(api, destination).await?,
         ..Measured::default()
     })
-}
-
-/// The share of a member of a limit group, from the sample that has all members.
-pub(crate) async fn share_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<Share>> {
-    if destination.settings.limit_group.is_none() {
-        return Ok(None);
-    }
-    Ok(api.live.sample().await?.row(destination.id).and_then(|row| row.figures.share))
 }
 
 /// What the limits of the keys that wait allow together. Only for a destination whose keys may wait for limits of their own.

@@ -20,8 +20,8 @@ use weir_store::{KEYS_LOOKED_AT, KeyBacklog, MINUTE};
 
 use super::{
     activity::Author,
-    backlog::share_of,
     destinations::{self, Requested, change, etag_header, key_limits::limits_view},
+    shares::share_of,
 };
 use crate::{
     auth::Caller,

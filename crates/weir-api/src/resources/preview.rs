@@ -13,12 +13,13 @@ use weir_core::{
 use weir_store::{DeliveryFilter, KEYS_LOOKED_AT, PageRequest};
 
 use super::{
-    backlog::{self, share_of},
+    backlog,
     destinations::{
         self,
         key_limits::{KeyLimitsRequest, check_alone},
         rates::{self, Limits, RateLimitRequest},
     },
+    shares::share_of,
 };
 use crate::{
     auth::Caller,

@@ -189,11 +189,11 @@ fn the_use_of_a_limit_is_known_where_enough_sends_are_allowed() {
 fn a_report_says_nothing_of_what_processes_may_see_differently_or_no_longer() {
     let id = DestinationId::new(NOW, 7);
     let report = |secs, is_complete| {
-        let late = [(id, Late { since: ago(secs), fault: Fault::NoWorker })].into();
+        let late = [(id, Late { since: ago(secs), fault: Fault::NotPublished })].into();
         StallReport { at: NOW, is_complete, late, ..StallReport::default() }
     };
     let stall = |secs| report(secs, true).stall_of(id, NOW).map(|late| late.map(|late| late.fault));
-    assert_eq!((stall(9), stall(10)), (None, Some(Some(Fault::NoWorker))));
+    assert_eq!((stall(9), stall(10)), (None, Some(Some(Fault::NotPublished))));
     assert!(report(20, false).stall_of(id, NOW).is_some(), "what the watch sees is true from its beginning");
     assert_eq!(report(20, false).stall_of(DestinationId::new(NOW, 8), NOW), None, "it may not have seen this one yet");
     assert_eq!(report(20, true).stall_of(id, NOW + Duration::from_secs(31)), None, "the watch has ended");

@@ -257,12 +257,13 @@ mod tests {
             "9 deliveries wait. Some expire before the backlog drains (in 2 h)."
         );
         let of_keys = |named: &[&str], more: u64| {
-            let (backlog, limit_keys) = (json!({"waiting": 9}), json!({"named": named, "more": more}));
+            let backlog = json!({"waiting": 9, "oldest_age_s": 30});
+            let limit_keys = json!({"named": named, "more": more});
             text(
                 "weir.backlog.high",
                 json!({"reasons": ["oldest_age_s"], "backlog": backlog, "limit_keys": limit_keys}),
             )
-            .split_off("9 deliveries wait, the oldest for 0 s.".len())
+            .split_off("9 deliveries wait, the oldest for 30 s.".len())
         };
         assert_eq!(of_keys(&["a"], 0), " The limit key “a” waits for its own limit.");
         assert_eq!(of_keys(&["a", "b"], 0), " The limit keys “a”, “b” wait for limits of their own.");

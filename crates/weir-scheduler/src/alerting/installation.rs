@@ -87,7 +87,7 @@ fn data(outage: Option<Option<Outage>>, tenant: &str, counts: &HashMap<String, u
         ALL_TENANTS => counts.values().sum(),
         tenant => counts.get(tenant).copied().unwrap_or_default(),
     };
-    outage.flatten().map_or_else(|| json!({"tenant": ALL_TENANTS}), |outage| outage.data(count))
+    outage.flatten().map_or_else(|| json!({"tenant": ALL_TENANTS}), |outage| outage.data(ALL_TENANTS, count))
 }
 
 /// How many destinations of each tenant the outage stalls. Read once for an alert.
