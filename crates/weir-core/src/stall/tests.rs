@@ -198,7 +198,7 @@ fn a_report_says_nothing_of_what_processes_may_see_differently_or_no_longer() {
     assert_eq!(report(20, false).stall_of(DestinationId::new(NOW, 8), NOW), None, "it may not have seen this one yet");
     assert_eq!(report(20, true).stall_of(id, NOW + Duration::from_secs(31)), None, "the watch has ended");
     assert_eq!(report(20, true).stall_of(DestinationId::new(NOW, 8), NOW), Some(None));
-    assert_eq!(report(9, true).fault_of(id, NOW), Some(Fault::NoWorker), "people see it before the alert");
+    assert_eq!(report(9, true).fault_of(id, NOW), Some(Fault::NotPublished), "people see it before the alert");
     assert_eq!(report(9, true).stalled().count(), 0);
     assert!(Fault::all().all(|fault| Fault::named(fault.as_str()) == Some(fault)));
 }
