@@ -1,8 +1,8 @@
 //! What holds for a while in place of the settings of a destination or a group. It stands in the column of the limits: while there is
 //! an override or a hold, the column is the object `{"settings", "override", "hold"}` and no list. So it is for a destination
 //! with a limit group, or with homes that may still grant. With limit keys the member `settings` is `keyed`, with the limits
-//! and the keys. A program of an earlier version refuses such a row, so it never
-//! sends by the settings below, or beside the group.
+//! and the keys, and with both it is `keyed_member`. A program of an earlier version refuses a row whose member it does not know,
+//! so it never sends by the settings below, or beside the group.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,10 @@ use weir_core::{
 };
 
 use super::codes::{limits_of, limits_value};
+
+const KEYED: &str = "keyed";
+/// With a limit group, or with homes that may still grant: a version before these were combined would ignore the group.
+const KEYED_MEMBER: &str = "keyed_member";
 
 /// The limit keys of a destination, and since when it has or had some.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,7 +52,8 @@ pub fn limits_column(below: &RateLimits, temporary: &Temporary, is_grouped: bool
         return json!({"settings": below, "override": overridden, "hold": hold}).to_string();
     };
     let keyed = json!({"limits": below, "since": since.as_nanos(), "keys": limits.map(keys_value)});
-    json!({"keyed": keyed, "override": overridden, "hold": hold}).to_string()
+    let member = if is_grouped { KEYED_MEMBER } else { KEYED };
+    json!({member: keyed, "override": overridden, "hold": hold}).to_string()
 }
 
 fn keys_value(limits: &KeyLimits) -> Value {
@@ -110,7 +115,7 @@ pub(super) fn read_limits_column(text: &str) -> Option<Limits> {
     let hold = |of: &Value| Some(Hold { until: until(of)?, reason: of["reason"].as_str()?.to_owned() });
     let temporary =
         Temporary { overridden: optional(&column["override"], overridden)?, hold: optional(&column["hold"], hold)? };
-    let keyed = &column["keyed"];
+    let keyed = if column[KEYED_MEMBER].is_null() { &column[KEYED] } else { &column[KEYED_MEMBER] };
     let (below, keyed_at) = match keyed {
         Value::Null => (&column["settings"], None),
         _ => (&keyed["limits"], Some(keyed["since"].as_i64().map(Timestamp::from_nanos)?)),
@@ -167,13 +172,15 @@ mod tests {
             overrides: [(LimitKey::new("cus_1"), special), (LimitKey::default(), KeyOverride::default())].into(),
         };
         let since = Timestamp::from_secs(7);
-        for limits in [None, Some(&keys)] {
-            let column = limits_column(&per(100), &Temporary::default(), false, Some(Keyed { since, limits }));
+        for (limits, is_grouped) in [(None, false), (Some(&keys), false), (None, true), (Some(&keys), true)] {
+            let column = limits_column(&per(100), &Temporary::default(), is_grouped, Some(Keyed { since, limits }));
             let read = read_limits_column(&column).unwrap();
             assert_eq!((read.below, read.keyed_at, read.key_limits.as_ref()), (per(100), Some(since), limits));
             // An earlier version reads a list, or the member `settings`.
             let value: Value = serde_json::from_str(&column).unwrap();
             assert!(!value.is_array() && value["settings"].is_null());
+            // A later one also the member `keyed`, but knows no keys in a limit group.
+            assert_eq!(value["keyed"].is_null(), is_grouped);
         }
     }
 }
