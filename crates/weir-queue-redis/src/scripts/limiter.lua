@@ -568,6 +568,10 @@ local function follow_terms(id, job, terms)
   local is_edit = job.terms_version > 0 and job.terms_version < terms.version
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
   job.terms_until = terms.valid_until > 0 and terms.valid_until or nil
+  -- What was expected under other limits says nothing.
+  if is_edit then
+    job.last_expected, job.own_starts = nil, nil
+  end
   if job.cursors then
     reconfigure(job.cursors, terms.limits)
   end

@@ -89,8 +89,10 @@ impl Group {
             self.held.skip_slow_start();
         }
         self.terms = Some(terms);
-        // A raised limit opens slots at once.
+        // A raised limit opens slots at once, and what was expected before says nothing.
         self.floor = Timestamp::MIN;
+        self.budget.last_expected = Timestamp::MIN;
+        self.own_starts.clear();
         self.waits_for_room = None;
     }
 

@@ -121,6 +121,10 @@ impl Job {
             self.pace = None;
         }
         self.held.follow(terms, now, self.budget.cursors.as_mut());
+        // What was expected under other limits says nothing.
+        if self.terms.as_ref().is_none_or(|known| known.version != terms.version) {
+            self.budget.last_expected = Timestamp::MIN;
+        }
         self.terms = Some(terms.clone());
     }
 

@@ -332,9 +332,13 @@ impl JobTable {
         self.last_serial += 1;
         let id = PermitId { destination_id, serial: self.last_serial };
         let expected_at = of_run.then(|| {
-            let mut expected = job.start_behind(job.budget.queued(), now);
+            let group = job.group();
+            let mut expected = match group {
+                Some(_) => job.start_behind(job.budget.queued(), now),
+                None => job.start_after(job.budget.queued(), now),
+            };
             let (mut in_time, mut waits_in) = (std::mem::take(&mut job.in_time), Vec::new());
-            for shared in shared_by(&self.groups, job.group()) {
+            for shared in shared_by(&self.groups, group) {
                 let Some(group) = self.groups.get_mut(&shared) else { continue };
                 let own = expected;
                 expected = group.expected_at(now, own, in_time);
