@@ -77,8 +77,9 @@ async fn workers_that_are_away_are_seen_reported_and_over_when_they_are_back() {
     let row = api.get(&format!("/v1/destinations/{id}/overview")).await;
     assert_eq!((&row["reason"], &row["backlog"]), (&json!("no_worker"), &json!(0)), "{row}");
     eventually("the alert", OVER, async || !alerts(&api).await.is_empty()).await;
-    // One alert, of the installation.
-    assert_eq!(alerts(&api).await, [json!(["weir.installation.stalled", "no_worker"])]);
+    // One alert, of the installation: in its history, and for the tenant that subscribes.
+    let stalled = json!(["weir.installation.stalled", "no_worker"]);
+    assert_eq!(alerts(&api).await, [stalled.clone(), stalled]);
     let active = api.get("/v1/alerts/active").await;
     assert_eq!(active["data"].as_array().unwrap().len(), 1, "{active}");
     assert_eq!(active["data"][0]["data"]["reason"], "no worker runs; 1 destination waits");

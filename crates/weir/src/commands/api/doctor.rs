@@ -97,6 +97,6 @@ mod tests {
         assert!(text.starts_with("1 problem and 1 note found:\n\nproblem: the store"), "{text}");
         assert!(text.contains("Next: start PostgreSQL") && text.ends_with("Looked at: the store."), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        assert!(text.contains("\n    processes with"), "it goes on below itself: {text}");
+        assert!(text.contains("\n    of the processes with"), "it goes on below itself: {text}");
     }
 }
