@@ -202,7 +202,7 @@ impl Terms {
         }
     }
 
-    /// The group in whose shard the budgets are, if they are in that of a group.
+    /// The limit group whose shard has these budgets. `None`: they are in the shard of the destination.
     pub fn home(&self) -> Option<LimitGroupId> {
         self.outer.or(self.group)
     }

@@ -20,8 +20,8 @@ const INTERVAL: Duration = Duration::from_secs(600);
 /// The pause after a step that deleted something, so that most of the store's time is left for deliveries, also when a
 /// step takes some tens of milliseconds.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Where passes keep up, what they find became too old since the pass before. What is older by this was left behind: the
-/// pauses are half as long as the steps there, so that a third of the time is left for deliveries.
+/// If a pass finds rows that have been too old for longer than this, the passes before did not delete fast enough. Then each
+/// pause is half as long as the step before it, so that a third of the time is left for deliveries.
 const BEHIND: Duration = Duration::from_secs(2 * 600);
 /// The shortest of these pauses.
 const BEHIND_PAUSE: Duration = Duration::from_millis(2);

@@ -181,7 +181,7 @@ mod tests {
             let version = store.shared.destinations.tenants().version(&event(1).event.tenant);
             sqlx::query_scalar::<_, i64>(READS).bind(version).fetch_one(&store.pool).await.unwrap()
         };
-        // Inside a batch, for which others wait, at most a thousand are read, and nothing is stored.
+        // A batch reads at most a thousand, because others wait for it, and stores nothing.
         let mut connection = database.connect().await;
         let answers = crate::ingest::store(&[&event(1)], &mut connection, &store.shared).await.unwrap();
         assert_eq!((answers.len(), cached().await), (0, 1_000));

@@ -44,7 +44,8 @@ const LIVE_PER_S: u32 = 25;
 const LIVE_FROM_S: f64 = 5.0;
 pub(super) const LIVE_UNTIL_S: f64 = LOSES_S - 5.0;
 
-/// The run as it was. The destinations are those of the classes, then the neighbour with a backlog, then the one without.
+/// What a run has recorded. Its destinations are in this order: one for each class, the neighbour with a backlog, the
+/// neighbour without one.
 pub(super) struct Run {
     pub(super) classes: Vec<Class>,
     pub(super) recording: Recording,
@@ -157,7 +158,7 @@ fn until(timeline: Timeline, second: f64) -> Duration {
     (timeline.began() + seconds(second)).saturating_duration_since(now())
 }
 
-/// More events than the receiver takes, so that a backlog waits until the end.
+/// So many events that the receiver cannot take all of them: a backlog waits until the end of the run.
 fn more_than_taken(receiver: &Receiver) -> u64 {
     let taken: f64 = (0..END_S as u32).map(|second| receiver.rate.at(f64::from(second))).sum();
     // A bucket is full at first, and a pool of whole workers takes a little more than its rate.

@@ -18,8 +18,9 @@ function FLOWS.start_behind(job, others)
   return start
 end
 
--- When a worker asks for a slot of a group with a permit whose own slot is expected at `own`: at that time if it is later than
--- the slot behind `others` permits, or if it is to be `in_time`. Until then the others take the slots before.
+-- When the slot of the next permit of a group is expected. `own`: when the limits of its member allow the slot. Usually it is
+-- the slot behind those of `others` queued permits. If `own` is later, or if the permit is to be `in_time`, it is `own`: until
+-- then the other permits take the slots before.
 function FLOWS.expected_at(group, own, others, in_time)
   local own_starts = {}
   for _, start in ipairs(group.own_starts or {}) do

@@ -212,7 +212,7 @@ impl Group {
     }
 
     /// A run of the group: the members whose turn has come, at most `max`, and how many permits each may publish. `most`: how
-    /// many permits its outer group gives it, if it has one; none only while that one is not known.
+    /// many permits its outer group gives it, if it has one; 0 if the outer group is not known.
     pub(super) fn take_turns(&mut self, now: Timestamp, most: Option<u32>, max: usize) -> Vec<(DestinationId, u32)> {
         self.budget.drop_expired(now);
         self.drop_absent_callers(now);
@@ -340,8 +340,9 @@ impl Group {
         *self.promised.entry(id).or_default() += permits;
     }
 
-    /// When a worker asks for a slot with the next permit, whose own slot is expected at `own`; at that time if it is later than
-    /// the slot behind those of the permits before it, or if it is to be `in_time`.
+    /// When the slot of the next permit is expected; the worker asks for it a little earlier. `own`: when the member's own limits
+    /// allow the slot. Usually it is the slot behind those of the queued permits. If `own` is later, or if the permit is to be
+    /// `in_time`, it is `own`.
     pub(super) fn expected_at(&mut self, now: Timestamp, own: Timestamp, in_time: bool) -> Timestamp {
         self.own_starts.retain(|start| *start > now);
         let others = self.budget.queued().saturating_sub(self.own_starts.len() as u32);
@@ -387,7 +388,7 @@ impl Group {
     }
 
     /// Permits that a member has not used are for the others at once.
-    pub(super) fn left_over(&mut self, permits: u32) {
+    fn left_over(&mut self, permits: u32) {
         if permits > 0 {
             self.floor = Timestamp::MIN;
             self.waits_for_room = None;

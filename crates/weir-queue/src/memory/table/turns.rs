@@ -172,12 +172,10 @@ impl JobTable {
         group.due = None;
         // The budget of limit keys waits for its turn in its limit group first.
         if group.takes_turns_in(now).is_none() {
-            let is_known = group.is_known(now);
             for (member, permits) in group.take_turns(now, None, max - leases.len()) {
                 match self.keys_in(id, member) {
                     Some(keys) => {
-                        let most = if is_known { permits } else { 0 };
-                        let used = self.run_keys(now, keys, most, (due, expires), max, leases);
+                        let used = self.run_keys(now, keys, permits, (due, expires), max, leases);
                         let has_runs = self.groups.get(&keys).is_some_and(Group::has_runs);
                         self.change_group(id, |group| group.end_run_of_key(member, permits - used, has_runs));
                         self.schedule_group(now, keys);
@@ -195,7 +193,8 @@ impl JobTable {
         self.groups.get(&keys).filter(|keys| keys.outer() == Some(group)).map(|_| keys)
     }
 
-    /// Divides the turn of a budget of limit keys among the keys. Returns how many permits they may publish.
+    /// Divides the turn of a budget of limit keys among the keys. `permits`: 0 if the limit group is not known. Returns how many
+    /// permits they may publish.
     fn run_keys(
         &mut self,
         now: Timestamp,
