@@ -37,7 +37,8 @@ impl Servers {
         let mut servers = Self::none(given);
         let redis = servers.name("WEIR_TEST_REDIS_SERVER", || utf8(&programs::REDIS.find()?.join("redis-server")))?;
         let postgres = servers.name("WEIR_TEST_POSTGRES_BIN", || utf8(&programs::POSTGRES.find()?))?;
-        servers.name("WEIR_TEST_FAKETIME", || utf8(&programs::FAKETIME.find()?.join("faketime")))?;
+        // The tests know where its library is.
+        programs::FAKETIME.find()?;
         servers.name("WEIR_TEST_PYTHON", || utf8(&programs::PYTHON.find()?.join("python3")))?;
         servers.name("WEIR_TEST_NODE", || utf8(&programs::NODE.find()?.join("node")))?;
         for (variable, find) in tools::ALL {

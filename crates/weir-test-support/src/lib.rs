@@ -14,6 +14,6 @@ mod weir;
 pub use account::Account;
 pub use held_port::HeldPort;
 #[cfg(feature = "servers")]
-pub use servers::{Postgres, Redis, ServerClock, SlowLink, postgres_programs};
+pub use servers::{FAKE_TIME, Postgres, Redis, ServerClock, SlowLink, postgres_programs};
 #[cfg(feature = "servers")]
 pub use weir::{Listening, weir_command, weir_listens};

@@ -10,7 +10,7 @@ mod process;
 mod redis;
 mod slow_link;
 
-pub use clock::ServerClock;
+pub use clock::{FAKE_TIME, ServerClock};
 pub use postgres::{Postgres, postgres_programs};
 pub use redis::Redis;
 pub use slow_link::SlowLink;

@@ -1,6 +1,12 @@
-use std::{ffi::OsString, io, path::PathBuf, process::Command};
+use std::{ffi::OsString, io, path::PathBuf};
 
 use tempfile::TempDir;
+
+/// The library of libfaketime, which gives a process another clock when it is preloaded. The dynamic loader replaces
+/// `$LIB`.
+///
+/// The program `faketime` names it too, but fails where a killed process with the same id has left its semaphore.
+pub const FAKE_TIME: &str = "/usr/$LIB/faketime/libfaketimeMT.so.1";
 
 /// The clock of a server that a test sets, with libfaketime.
 pub struct ServerClock {
@@ -32,21 +38,15 @@ impl ServerClock {
     }
 
     /// The environment of a server that reads this clock.
-    ///
-    /// # Errors
-    ///
-    /// `faketime` (or `WEIR_TEST_FAKETIME`) is not installed.
-    pub fn environment(&self) -> io::Result<Vec<(&'static str, OsString)>> {
-        let program = std::env::var("WEIR_TEST_FAKETIME").unwrap_or_else(|_| "faketime".to_owned());
-        let library = Command::new(program).args(["-f", "+0", "printenv", "LD_PRELOAD"]).output()?.stdout;
-        let library = String::from_utf8_lossy(&library).trim().to_owned();
-        Ok(vec![
+    #[must_use]
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        vec![
             // Redis's own allocator reads the clock before libfaketime is ready.
-            ("LD_PRELOAD", format!("libtcmalloc_minimal.so.4 {library}").into()),
+            ("LD_PRELOAD", format!("libtcmalloc_minimal.so.4 {FAKE_TIME}").into()),
             ("FAKETIME_TIMESTAMP_FILE", self.file().into()),
             ("FAKETIME_NO_CACHE", "1".into()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
-        ])
+        ]
     }
 
     fn file(&self) -> PathBuf {

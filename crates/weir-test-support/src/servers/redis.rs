@@ -37,7 +37,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// Redis or `faketime` is not installed, or Redis ends; the error holds its log.
+    /// Redis is not installed, or it ends; the error holds its log.
     pub async fn start_with_clock() -> io::Result<Self> {
         Self::start_on(&[], Some(ServerClock::new()?)).await
     }
@@ -98,7 +98,7 @@ fn spawn(port: &HeldPort, arguments: &[String], clock: Option<&ServerClock>) -> 
     let mut command = Command::new(program);
     command.args(["--bind", "127.0.0.1", "--port", &port.number().to_string(), "--save", "", "--appendonly", "no"]);
     if let Some(clock) = clock {
-        command.envs(clock.environment()?);
+        command.envs(clock.environment());
     }
     Process::spawn(command.args(arguments))
 }

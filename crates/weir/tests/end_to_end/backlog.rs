@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use weir_test_support::FAKE_TIME;
 
-use crate::support::{self, Answer, App, Fleet, Receiver, eventually};
+use crate::support::{Answer, App, Fleet, Receiver, eventually};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -184,9 +185,8 @@ async fn deliver_one_event_and_fail_another(app: &App, receiver: &Receiver) {
 }
 
 /// The environment of a process whose clock is ahead by this much.
-async fn clock_ahead(by: &'static str) -> [(&'static str, String); 3] {
-    let library = support::servers::fake_time().await;
-    [("LD_PRELOAD", library), ("FAKETIME", by.to_owned()), ("DONT_FAKE_MONOTONIC", "1".to_owned())]
+fn clock_ahead(by: &'static str) -> [(&'static str, &'static str); 3] {
+    [("LD_PRELOAD", FAKE_TIME), ("FAKETIME", by), ("DONT_FAKE_MONOTONIC", "1")]
 }
 
 async fn deleted(app: &App, what: &str) -> bool {
@@ -211,9 +211,7 @@ async fn delivered_events_are_deleted_after_a_fortnight_and_dead_letters_are_kep
     assert!(app.terminate().await.success());
 
     let restart = async |by, more: &[(&str, &str)]| {
-        let ahead = clock_ahead(by).await;
-        let environment: Vec<_> =
-            ahead.iter().map(|(name, value)| (*name, value.as_str())).chain(more.iter().copied()).collect();
+        let environment: Vec<_> = clock_ahead(by).into_iter().chain(more.iter().copied()).collect();
         App::start_with(folder.path(), &environment).await
     };
     let app = restart("+15d", &[]).await;

@@ -5,6 +5,7 @@ use std::{collections::HashMap, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
+use weir_test_support::FAKE_TIME;
 
 use crate::support::{
     self, Answer, App, Fleet, Machine, Receiver, assert_cap, assert_cap_with,
@@ -67,8 +68,7 @@ async fn scaling_workers_under_load_breaks_no_limit_and_sends_no_event_twice() {
 async fn wall_clocks_that_are_ten_seconds_off_change_nothing() {
     let (fleet, receiver, machine) = (Fleet::new().await, Receiver::start().await, Machine::watched());
     let api = fleet.launch("api").await;
-    let library = support::servers::fake_time().await;
-    let off = |by| [("LD_PRELOAD", library.as_str()), ("FAKETIME", by), ("DONT_FAKE_MONOTONIC", "1")];
+    let off = |by| [("LD_PRELOAD", FAKE_TIME), ("FAKETIME", by), ("DONT_FAKE_MONOTONIC", "1")];
     let others = [
         fleet.launch_with("scheduler", &off("+10s")).await,
         fleet.launch_with("worker", &off("-10s")).await,

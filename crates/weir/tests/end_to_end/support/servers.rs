@@ -85,8 +85,3 @@ pub(crate) fn psql(database_url: &str, text: &str) -> Command {
     psql.args(["--quiet", "--set=ON_ERROR_STOP=1", "--command", text, database_url]);
     psql
 }
-
-/// The path of the faketime library, which shifts the wall clock of a process, from the program that comes with it.
-pub(crate) async fn fake_time() -> String {
-    run(Command::new(provided("WEIR_TEST_FAKETIME")).args(["-m", "-f", "+0s", "printenv", "LD_PRELOAD"])).await
-}
