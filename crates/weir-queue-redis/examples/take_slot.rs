@@ -1,4 +1,4 @@
-//! What a slot costs in CPU time, by the number of budgets that it is taken from: in the process, and in Redis.
+//! What a slot costs by the number of budgets that it is taken from: in time in the process, and in CPU time of Redis.
 //!
 //! ```sh
 //! WEIR_TEST_REDIS_URL=redis://localhost:6379 cargo run --release -p weir-queue-redis --example take_slot
@@ -9,7 +9,11 @@
 
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
-use std::{error::Error, fs, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -160,42 +164,38 @@ impl Bed {
         }
     }
 
-    /// Microseconds of CPU time for each slot. `cpu`: those that were used by now.
-    async fn cost(&self, layout: &Layout, cpu: impl AsyncFn() -> Done<f64>) -> Done<f64> {
-        let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
-            let permits = self.permits(layout).await?;
-            let before = cpu().await?;
-            let answers =
-                join_all(permits.iter().map(|permit| self.queue.take_slot(SlotRequest::new(permit.id)))).await;
-            rounds.push((cpu().await? - before) / PERMITS as f64);
-            let granted = answers.iter().filter(|answer| matches!(answer, Ok(SlotAnswer::Granted(..)))).count();
-            if granted < PERMITS {
-                return Err(format!("{granted} of {PERMITS} slots were granted").into());
-            }
-            let settled: Vec<_> = permits.iter().map(|permit| permit.id.into()).collect();
-            self.queue.settle(&settled).await?;
+    /// Microseconds for each slot. `used`: those that were used by now.
+    async fn cost(&self, layout: &Layout, used: impl AsyncFn() -> Done<f64>) -> Done<f64> {
+        let permits = self.permits(layout).await?;
+        let before = used().await?;
+        let answers = join_all(permits.iter().map(|permit| self.queue.take_slot(SlotRequest::new(permit.id)))).await;
+        let cost = (used().await? - before) / PERMITS as f64;
+        let granted = answers.iter().filter(|answer| matches!(answer, Ok(SlotAnswer::Granted(..)))).count();
+        if granted < PERMITS {
+            return Err(format!("{granted} of {PERMITS} slots were granted").into());
         }
-        rounds.sort_by(f64::total_cmp);
-        Ok(rounds[ROUNDS / 2])
+        let settled: Vec<_> = permits.iter().map(|permit| permit.id.into()).collect();
+        self.queue.settle(&settled).await?;
+        Ok(cost)
     }
 
-    async fn print(&self, what: &str, cpu: impl AsyncFn() -> Done<f64>) -> Done<()> {
-        let mut one = None;
-        for layout in &LAYOUTS {
-            let us = self.cost(layout, &cpu).await?;
-            let one = *one.get_or_insert(us);
-            println!("{what:<11} {:<24} {us:>7.2} µs  {:.2} ×", layout.name, us / one);
+    /// The layouts take turns, so that what else the machine does meets all of them.
+    async fn print(&self, what: &str, used: impl AsyncFn() -> Done<f64>) -> Done<()> {
+        let mut costs = LAYOUTS.map(|_| Vec::new());
+        for _ in 0..ROUNDS {
+            for (layout, costs) in LAYOUTS.iter().zip(&mut costs) {
+                costs.push(self.cost(layout, &used).await?);
+            }
+        }
+        let medians = costs.map(|mut costs| {
+            costs.sort_by(f64::total_cmp);
+            costs[ROUNDS / 2]
+        });
+        for (layout, us) in LAYOUTS.iter().zip(medians) {
+            println!("{what:<11} {:<24} {us:>7.2} µs  {:.2} ×", layout.name, us / medians[0]);
         }
         Ok(())
     }
-}
-
-/// Of this thread, which is the only one.
-async fn of_process() -> Done<f64> {
-    let text = fs::read_to_string("/proc/self/schedstat")?;
-    let nanos: f64 = text.split(' ').next().unwrap_or_default().parse()?;
-    Ok(nanos / 1_000.0)
 }
 
 async fn of_server(client: &redis::Client) -> Done<f64> {
@@ -212,7 +212,8 @@ async fn main() -> Done<()> {
     let redis = RedisQueue::open(RedisConfig::new(Topology::Single(url.clone()))).await?;
     let clock: Arc<dyn Clock> = redis.clock();
     let memory = Bed { queue: Arc::new(MemoryQueue::new(Arc::clone(&clock))), clock: Arc::clone(&clock) };
-    memory.print("in process", of_process).await?;
+    let began = Instant::now();
+    memory.print("in process", async || Ok(began.elapsed().as_secs_f64() * 1e6)).await?;
     let client = redis::Client::open(url)?;
     Bed { queue: Arc::new(redis), clock }.print("Redis", async || of_server(&client).await).await
 }

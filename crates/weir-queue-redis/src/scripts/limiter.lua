@@ -22,17 +22,31 @@ local function spacing_with(limit, width)
   return math.ceil((window_of(limit.period) + width + (limit.margin or 0)) / limit.limit)
 end
 
+-- Both by limit or cursor: they do not change, and each slot needs them several times.
+local widths, spacings = {}, {}
+
 local function slot_width(limit)
-  if limit.period > SHAPED then
-    return ring_slot(limit)
+  local width = widths[limit]
+  if not width then
+    if limit.period > SHAPED then
+      width = ring_slot(limit)
+    else
+      local widest = widest_slot_of(limit.period)
+      local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
+      width = is_apart and widest or NARROW_SLOT
+    end
+    widths[limit] = width
   end
-  local widest = widest_slot_of(limit.period)
-  local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
-  return is_apart and widest or NARROW_SLOT
+  return width
 end
 
 local function spacing(limit)
-  return spacing_with(limit, slot_width(limit))
+  local every = spacings[limit]
+  if not every then
+    every = spacing_with(limit, slot_width(limit))
+    spacings[limit] = every
+  end
+  return every
 end
 
 -- A cursor after the last send, if there was one: then the burst counts as spent.
