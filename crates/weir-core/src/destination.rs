@@ -156,6 +156,33 @@ pub const DEFAULT_TIMEOUT_MS: u32 = 15_000;
 pub const TIMEOUT_MS: std::ops::RangeInclusive<u32> = 100..=120_000;
 
 impl Settings {
+    /// The settings of a destination that sets only this: all event types, and no limit.
+    pub fn new(url: Url, signing: Signing) -> Self {
+        Self {
+            url,
+            name: String::new(),
+            tenant: DEFAULT_TENANT.to_owned(),
+            event_types: vec![EventPattern::Any],
+            filter: None,
+            rate_limits: RateLimits::default(),
+            adaptive: None,
+            max_in_flight: DEFAULT_MAX_IN_FLIGHT,
+            timeout_ms: DEFAULT_TIMEOUT_MS,
+            retry: RetryPolicy::default(),
+            breaker: Some(BreakerPolicy::default()),
+            alerts: AlertOverrides::default(),
+            order: DeliveryOrder::Any,
+            headers: Vec::new(),
+            body: BodySettings::default(),
+            egress: Egress::default(),
+            signing,
+            limit_group: None,
+            weight: DEFAULT_WEIGHT,
+            key_limits: None,
+            paused: false,
+        }
+    }
+
     /// Whether the destination takes Weir's own events (alerts).
     pub fn takes_alerts(&self) -> bool {
         self.event_types.iter().any(EventPattern::is_operational)

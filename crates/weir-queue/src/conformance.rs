@@ -29,16 +29,11 @@ use std::{
 use bytes::Bytes;
 use weir_core::{
     Clock, DeliveryId, Destination, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
-    alert::AlertOverrides,
-    body::BodySettings,
-    breaker::{Breaker, BreakerPolicy},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     destination::Settings,
     event::EventBody,
     limiter::GRANT_AHEAD,
-    order::DeliveryOrder,
     plan::NextRun,
-    retry::RetryPolicy,
     signing::{Secret, Signing},
 };
 
@@ -86,43 +81,10 @@ fn per(limit: u32, period: Period) -> RateLimits {
 
 /// Destination 1 with these settings.
 pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
-    Destination {
-        keyed_at: None,
-        id: destination(1),
-        created_at: Timestamp::MIN,
-        updated_at: Timestamp::MIN,
-        settings: Settings {
-            key_limits: None,
-            url: "https://example.com/".parse().expect("a url"),
-            name: String::new(),
-            tenant: "default".to_owned(),
-            event_types: Vec::new(),
-            filter: None,
-            rate_limits: limits.clone(),
-            adaptive: None,
-            max_in_flight,
-            timeout_ms: 15_000,
-            retry: RetryPolicy::default(),
-            breaker: Some(BreakerPolicy::default()),
-            alerts: AlertOverrides::default(),
-            order: DeliveryOrder::Any,
-            headers: Vec::new(),
-            body: BodySettings::default(),
-            egress: Default::default(),
-            signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
-            limit_group: None,
-            weight: 1,
-            paused: false,
-        },
-        temporary: Default::default(),
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        released_at: None,
-        left_homes: Vec::new(),
-        unreadable: None,
-        breaker: Breaker::default(),
-    }
+    let url = "https://example.com/".parse().expect("a url");
+    let signing = Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret"));
+    let settings = Settings { rate_limits: limits.clone(), max_in_flight, ..Settings::new(url, signing) };
+    Destination::new(destination(1), settings, Timestamp::MIN)
 }
 
 fn granted(answer: SlotAnswer) -> Slot {

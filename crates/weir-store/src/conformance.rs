@@ -52,7 +52,6 @@ use weir_core::{
     AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, LimitKey, Period, RateLimit, RateLimits,
     Timestamp, TraceParent,
     access::TenantScope,
-    alert::AlertOverrides,
     body::{BodyFormat, BodySettings},
     breaker::{Breaker, BreakerPolicy},
     claim::{ClaimedBody, ClaimedDelivery},
@@ -62,7 +61,6 @@ use weir_core::{
     order::DeliveryOrder,
     outcome::Verdict,
     pattern::EventPattern,
-    retry::RetryPolicy,
     signing::{Secret, Signing},
 };
 

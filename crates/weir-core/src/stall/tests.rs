@@ -1,14 +1,10 @@
 use super::*;
 use crate::{
     Period, RateLimit, RateLimits,
-    alert::AlertOverrides,
-    body::BodySettings,
     breaker::{AttemptWindow, Breaker, BreakerPolicy, EndedAttempt},
     delivery::AttemptOutcome,
     destination::Settings,
-    order::DeliveryOrder,
     outcome::Effect,
-    retry::RetryPolicy,
     signing::{Secret, Signing},
 };
 
@@ -21,43 +17,14 @@ fn ago(secs: u64) -> Timestamp {
 /// A destination with a limit of ten a minute, at most two sends in flight, and a timeout of 15 s.
 fn destination() -> Destination {
     let limits = RateLimits::new(RateLimit::new(10, Period::MINUTE).into_iter().collect()).unwrap();
-    Destination {
-        keyed_at: None,
-        id: DestinationId::new(NOW, 1),
-        created_at: ago(1_000),
-        updated_at: ago(1_000),
-        settings: Settings {
-            key_limits: None,
-            url: "https://example.com/".parse().unwrap(),
-            name: String::new(),
-            tenant: "default".to_owned(),
-            event_types: Vec::new(),
-            filter: None,
-            rate_limits: limits,
-            adaptive: None,
-            max_in_flight: 2,
-            timeout_ms: 15_000,
-            retry: RetryPolicy::default(),
-            breaker: Some(BreakerPolicy::default()),
-            alerts: AlertOverrides::default(),
-            order: DeliveryOrder::Any,
-            headers: Vec::new(),
-            body: BodySettings::default(),
-            egress: Default::default(),
-            signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
-            limit_group: None,
-            weight: 1,
-            paused: false,
-        },
-        temporary: Default::default(),
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        released_at: None,
-        left_homes: Vec::new(),
-        unreadable: None,
-        breaker: Breaker::default(),
-    }
+    let signing = Signing::new(Secret::from_bytes(vec![7; 32]).unwrap());
+    let settings = Settings {
+        rate_limits: limits,
+        max_in_flight: 2,
+        timeout_ms: 15_000,
+        ..Settings::new("https://example.com/".parse().unwrap(), signing)
+    };
+    Destination::new(DestinationId::new(NOW, 1), settings, ago(1_000))
 }
 
 /// Due for 100 s; the last slot began 60 s ago, and the next could have begun 40 s ago.

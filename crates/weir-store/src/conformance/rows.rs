@@ -22,43 +22,15 @@ pub fn destination_id(number: u128) -> DestinationId {
 
 /// A destination of the tenant `acme` that takes everything. Ids sort by `number`.
 pub fn destination(number: u128) -> Destination {
-    Destination {
-        keyed_at: None,
-        id: destination_id(number),
-        created_at: NOW,
-        updated_at: NOW,
-        settings: Settings {
-            key_limits: None,
-            url: "https://example.com/hook?a=1".parse().expect("a url"),
-            name: format!("destination {number}"),
-            tenant: TENANT.to_owned(),
-            event_types: vec!["*".parse().expect("a pattern")],
-            filter: None,
-            rate_limits: per_second(10),
-            adaptive: None,
-            max_in_flight: 64,
-            timeout_ms: 15_000,
-            retry: RetryPolicy::default(),
-            breaker: Some(BreakerPolicy::default()),
-            alerts: AlertOverrides::default(),
-            order: DeliveryOrder::Any,
-            headers: Vec::new(),
-            body: BodySettings::default(),
-            egress: Default::default(),
-            signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
-            limit_group: None,
-            weight: 1,
-            paused: false,
-        },
-        temporary: Default::default(),
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        released_at: None,
-        left_homes: Vec::new(),
-        unreadable: None,
-        breaker: Breaker::default(),
-    }
+    let url = "https://example.com/hook?a=1".parse().expect("a url");
+    let signing = Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret"));
+    let settings = Settings {
+        name: format!("destination {number}"),
+        tenant: TENANT.to_owned(),
+        rate_limits: per_second(10),
+        ..Settings::new(url, signing)
+    };
+    Destination::new(destination_id(number), settings, NOW)
 }
 
 pub(super) fn per_second(limit: u32) -> RateLimits {

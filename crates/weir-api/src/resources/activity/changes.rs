@@ -166,8 +166,6 @@ mod tests {
         DestinationId, LimitKey, RateLimits, Timestamp,
         destination::Settings,
         limit_key::{KeyLimits, KeyOverride},
-        order::DeliveryOrder,
-        pattern::EventPattern,
         signing::{KeyKind, Secret, Signing},
     };
 
@@ -176,28 +174,13 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
     fn destination() -> Destination {
+        let signing = Signing::new(Secret::from_random(KeyKind::Shared, [7; 32]));
         let settings = Settings {
-            key_limits: None,
-            url: "https://example.com/".parse().unwrap(),
             name: "billing".to_owned(),
             tenant: "acme".to_owned(),
-            event_types: vec![EventPattern::Any],
-            filter: None,
-            rate_limits: RateLimits::default(),
-            adaptive: None,
-            max_in_flight: 64,
-            timeout_ms: 15_000,
-            retry: Default::default(),
             breaker: None,
-            alerts: Default::default(),
-            order: DeliveryOrder::new(false, None),
             headers: vec![("x-key".to_owned(), "hidden-1".to_owned()), ("x-same".to_owned(), "hidden-2".to_owned())],
-            body: Default::default(),
-            egress: Default::default(),
-            signing: Signing::new(Secret::from_random(KeyKind::Shared, [7; 32])),
-            limit_group: None,
-            weight: 1,
-            paused: false,
+            ..Settings::new("https://example.com/".parse().unwrap(), signing)
         };
         Destination::new(DestinationId::from_bytes([1; 16]), settings, NOW)
     }
