@@ -55,6 +55,10 @@ pub const OVERTAKEN_FOR: Duration = Duration::from_millis(500);
 /// that has gone back to the store and is published again.
 pub const WAITED_FOR: Duration = Duration::from_secs(2);
 
+/// How many limits that are not in force any more a limiter counts. Only who changes more than so many windows within the
+/// longest of them finds one of them begun anew, as an even limit would be.
+pub const DORMANT_AT_MOST: usize = 8;
+
 /// A cost of one, as [`Limiter`] keeps the usual cost of a send.
 pub const COST_OF_ONE: u32 = 256;
 
@@ -169,6 +173,9 @@ pub struct Limiter {
     cursors: Vec<LimitCursor>,
     /// Of the limits of the window shape.
     rings: Vec<Ring>,
+    /// Of limits of the window shape that are not in force any more, for example during an override. They do not bind, and
+    /// count what is sent: if the limit comes back within its window, it knows what it has let through.
+    dormant: Vec<Ring>,
     min_interval: Option<MinInterval>,
     last_start: Option<Timestamp>,
     /// The latest end of the slots that were wider than usual.
@@ -194,7 +201,7 @@ struct Waiting {
 struct LastTake {
     start: Timestamp,
     cursors: Vec<LimitCursor>,
-    /// For each ring the bucket in which the slot counts.
+    /// For each ring, also of the dormant ones, the bucket in which the slot counts.
     buckets: Vec<i64>,
     cost: u32,
     last_start: Option<Timestamp>,
@@ -208,6 +215,7 @@ pub struct LimiterParts {
     /// Ordered by period, the shortest first, as are the rings.
     pub cursors: Vec<LimitCursor>,
     pub rings: Vec<Ring>,
+    pub dormant: Vec<Ring>,
     pub min_interval: Option<MinInterval>,
     pub last_start: Option<Timestamp>,
     pub held_until: Timestamp,
@@ -216,15 +224,16 @@ pub struct LimiterParts {
 }
 
 impl From<LimiterParts> for Limiter {
-    fn from(LimiterParts { cursors, rings, min_interval, last_start, held_until, usual_cost }: LimiterParts) -> Self {
-        Self { cursors, rings, min_interval, last_start, held_until, usual_cost, ..Self::default() }
+    fn from(parts: LimiterParts) -> Self {
+        let LimiterParts { cursors, rings, dormant, min_interval, last_start, held_until, usual_cost } = parts;
+        Self { cursors, rings, dormant, min_interval, last_start, held_until, usual_cost, ..Self::default() }
     }
 }
 
 impl From<&Limiter> for LimiterParts {
     fn from(limiter: &Limiter) -> Self {
-        let Limiter { cursors, rings, min_interval, last_start, held_until, usual_cost, .. } = limiter.clone();
-        Self { cursors, rings, min_interval, last_start, held_until, usual_cost }
+        let Limiter { cursors, rings, dormant, min_interval, last_start, held_until, usual_cost, .. } = limiter.clone();
+        Self { cursors, rings, dormant, min_interval, last_start, held_until, usual_cost }
     }
 }
 
@@ -250,6 +259,11 @@ impl Limiter {
         for ring in self.rings.iter_mut().filter(|ring| ring.limit == recorded.limit) {
             ring.clone_from(&recorded);
         }
+    }
+
+    /// Notes what was sent in the window of a limit that is not in force now and comes back, as it is recorded.
+    pub fn recall_dormant(&mut self, recorded: &Ring) {
+        self.dormant.extend(recorded.dormant());
     }
 
     /// Moves the cursor of an even limit that had the window shape a while ago, when its sends could start at any time.
@@ -285,7 +299,7 @@ impl Limiter {
     }
 
     fn counts_costs(&self) -> bool {
-        self.rings.iter().any(|ring| ring.limit.is_in_costs())
+        self.rings.iter().chain(&self.dormant).any(|ring| ring.limit.is_in_costs())
     }
 
     /// What is left for a send that costs more than this one.
@@ -312,7 +326,7 @@ impl Limiter {
             && self.after_interval() <= now
             && self.wide_end.is_none_or(|end| end <= now)
             && self.cursors.iter().all(|cursor| cursor.at(now).spent == 0)
-            && self.rings.iter().all(|ring| ring.is_fresh(now))
+            && self.rings.iter().chain(&self.dormant).all(|ring| ring.is_fresh(now))
     }
 
     /// Holds the destination: no slot starts before `until`. A hold can be extended, and only [`Self::lift_hold`] ends
@@ -438,16 +452,18 @@ impl Limiter {
 
     /// The same with a slot that is at least this wide. Every limit holds for a send anywhere in it.
     pub fn take_wide(&mut self, cost: u32, start: Timestamp, width: Duration) -> Slot {
-        // Without a limit there is nothing to give back.
-        let is_limited = !self.cursors.is_empty() || !self.rings.is_empty() || self.min_interval.is_some();
         let (is_wide, wide_end) = (width > self.slot_width(), self.wide_end);
         let width = width.max(self.slot_width());
-        self.rings.retain(|ring| ring.until.is_none_or(|until| start < until));
+        for rings in [&mut self.rings, &mut self.dormant] {
+            rings.retain(|ring| ring.until.is_none_or(|until| start < until));
+        }
+        let has_state = self.has_state();
         if is_wide {
             self.count_in_rings(start + width);
             self.wide_end = wide_end.max(Some(start + width));
         }
-        let buckets = self.rings.iter_mut().map(|ring| ring.take(start, width, cost)).collect();
+        let rings = self.rings.iter_mut().chain(&mut self.dormant);
+        let buckets = rings.map(|ring| ring.take(start, width, cost)).collect();
         if self.counts_costs() {
             let (usual, new) = (i64::from(self.usual_cost), i64::from(cost) * i64::from(COST_OF_ONE));
             let usual = if usual == 0 { new } else { usual + (new - usual).div_euclid(16) };
@@ -455,13 +471,18 @@ impl Limiter {
             self.waiting.take_if(|waiting| waiting.cost <= cost);
         }
         let (cursors, last_start) = (self.cursors.clone(), self.last_start);
-        self.last_take =
-            is_limited.then_some(LastTake { start, cursors, buckets, cost, last_start, wide_end, is_wide });
+        self.last_take = has_state.then_some(LastTake { start, cursors, buckets, cost, last_start, wide_end, is_wide });
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }
         self.last_start = self.last_start.max(Some(start));
         Slot { start, end: start + width }
+    }
+
+    /// Whether a slot changes anything. Otherwise there is nothing to give back.
+    fn has_state(&self) -> bool {
+        let has_rings = !self.rings.is_empty() || !self.dormant.is_empty();
+        !self.cursors.is_empty() || has_rings || self.min_interval.is_some()
     }
 
     /// Counts all slots of the even limits in rings, until no window has a slot any more that ends here.
@@ -491,7 +512,7 @@ impl Limiter {
     pub(crate) fn can_give_back(&self, cost: u32, start: Timestamp, now: Timestamp) -> bool {
         match &self.last_take {
             Some(last) => start < now && !last.is_wide && self.is_of(last, cost, start),
-            None => self.cursors.is_empty() && self.rings.is_empty() && self.min_interval.is_none(),
+            None => !self.has_state(),
         }
     }
 
@@ -510,7 +531,8 @@ impl Limiter {
         match self.last_take.take() {
             Some(LastTake { cursors, buckets, cost, last_start, wide_end, .. }) => {
                 (self.cursors, self.last_start, self.wide_end) = (cursors, last_start, wide_end);
-                self.rings.iter_mut().zip(buckets).for_each(|(ring, bucket)| ring.give_back(bucket, cost));
+                let rings = self.rings.iter_mut().chain(&mut self.dormant);
+                rings.zip(buckets).for_each(|(ring, bucket)| ring.give_back(bucket, cost));
                 true
             }
             None => false,
@@ -521,7 +543,8 @@ impl Limiter {
     ///
     /// A limit that keeps its period keeps its debt, in another shape or unit too: what was counted stays counted. A
     /// limit of a new period starts with its burst spent, one spacing after the last start; in the window shape, with
-    /// the slots that a ring knows, if there is one. The last slot may still be used at its end. So when the new slots
+    /// the slots that a ring knows, if there is one. A limit of the window shape that is removed is dormant until its slots
+    /// are out of its window. The last slot may still be used at its end. So when the new slots
     /// are narrower, the last start is moved later by the difference of the widths. A minimum interval counts from
     /// there, too.
     pub fn reconfigure(&mut self, limits: &RateLimits) {
@@ -535,7 +558,8 @@ impl Limiter {
         // The cursor of each new limit: kept, changed to another limit of its period, or new.
         let unmoved = self.last_start;
         let cursor_of = |limit: &RateLimit| self.cursors.iter().find(|cursor| cursor.limit.period == limit.period);
-        let ring_of = |limit: &RateLimit| self.rings.iter().find(|ring| ring.limit.period == limit.period);
+        let all_rings = || self.rings.iter().chain(&self.dormant);
+        let ring_of = |limit: &RateLimit| all_rings().find(|ring| ring.limit.period == limit.period);
         let cursor = |limit: &RateLimit| match (cursor_of(limit), unmoved) {
             (Some(cursor), _) if cursor.limit == *limit => *cursor,
             (Some(cursor), Some(last_start)) => cursor.with_limit(*limit, last_start),
@@ -556,9 +580,13 @@ impl Limiter {
         };
         let cursors = limits.of_shape(Shape::Even).map(cursor).collect();
         let rings = limits.as_slice().iter().filter_map(ring).collect();
+        let is_removed = |ring: &&Ring| !limits.as_slice().iter().any(|limit| limit.period == ring.limit.period);
+        let mut dormant: Vec<_> = all_rings().filter(is_removed).filter_map(Ring::dormant).collect();
+        dormant.sort_by_key(|ring| std::cmp::Reverse(ring.until));
+        dormant.truncate(DORMANT_AT_MOST);
         let min_interval = limits.min_interval();
         // What waits may cost more than the new limit. It asks again.
-        let mut edited = Self { cursors, rings, min_interval, last_take: None, waiting: None, ..self.clone() };
+        let mut edited = Self { cursors, rings, dormant, min_interval, last_take: None, waiting: None, ..self.clone() };
         // If the edit makes slots narrower, the last slot may still be used until its old end. So the last start, and
         // the cursors that the edit changed, move later by the difference.
         let later = old_width.saturating_sub(edited.slot_width());

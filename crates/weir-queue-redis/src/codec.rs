@@ -439,7 +439,9 @@ impl AnswerReader {
                 cursors.push(LimitCursor::new(limit, since, spent.try_into().ok()?));
             }
         }
-        Some(LimiterParts { cursors, rings, min_interval, last_start, held_until, usual_cost }.into())
+        // Only the scripts need those: they apply the edits that bring a limit back.
+        let dormant = Vec::new();
+        Some(LimiterParts { cursors, rings, dormant, min_interval, last_start, held_until, usual_cost }.into())
     }
 }
 

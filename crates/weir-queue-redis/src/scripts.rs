@@ -13,7 +13,10 @@ use weir_core::{
     adaptive::{AdaptiveRate, PaceCursor},
     claim::ClaimedDelivery,
     limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
-    limiter::{COST_OF_ONE, GRANT_AHEAD, LimitCursor, LimiterParts, OVERTAKEN_FOR, RETIRED_LONGER, Ring, WAITED_FOR},
+    limiter::{
+        COST_OF_ONE, DORMANT_AT_MOST, GRANT_AHEAD, LimitCursor, LimiterParts, OVERTAKEN_FOR, RETIRED_LONGER, Ring,
+        WAITED_FOR,
+    },
     plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };
 use weir_queue::{
@@ -200,6 +203,7 @@ fn constants() -> String {
     for (name, number) in [
         ("SHARES", SHARES as usize),
         ("BUCKETS", BUCKETS as usize),
+        ("DORMANT_AT_MOST", DORMANT_AT_MOST),
         ("COST_OF_ONE", COST_OF_ONE as usize),
         ("SLOTS_PER_INTERVAL", SLOTS_PER_INTERVAL as usize),
         ("MOST_PERMITS_AHEAD", plan::MOST_AHEAD as usize),
@@ -270,7 +274,8 @@ impl Call {
 
     pub(crate) fn limiter(&mut self, limiter: &Limiter) -> &mut Self {
         let parts = LimiterParts::from(limiter);
-        self.not_before(parts.last_start.unwrap_or(Timestamp::MIN)).not_before(parts.held_until);
+        let last_start = parts.last_start.unwrap_or(Timestamp::MIN);
+        self.not_before(last_start).not_before(parts.held_until);
         self.interval(parts.min_interval);
         self.arg(parts.cursors.len() + parts.rings.len());
         // The shortest period first, as in the limits.
@@ -283,16 +288,26 @@ impl Call {
                 cursors.next_if(|cursor| is_first(cursor, rings.peek()))
             {
                 self.limit(limit).not_before(*since).arg(spent);
-            } else if let Some(Ring { limit, buckets, released, .. }) = rings.next() {
-                self.limit(limit).not_before(parts.last_start.unwrap_or(Timestamp::MIN)).arg(1).arg(*released);
-                self.arg(buckets.len());
-                for (bucket, slots) in buckets {
-                    self.arg(*bucket).arg(*slots);
-                }
+            } else if let Some(ring) = rings.next() {
+                self.ring(ring, last_start);
             } else {
-                return self;
+                break;
             }
         }
+        self.arg(parts.dormant.len());
+        for ring in &parts.dormant {
+            self.ring(ring, last_start).not_before(ring.until.unwrap_or(Timestamp::MIN));
+        }
+        self
+    }
+
+    fn ring(&mut self, Ring { limit, buckets, released, .. }: &Ring, last_start: Timestamp) -> &mut Self {
+        self.limit(limit).not_before(last_start).arg(1).arg(*released);
+        self.arg(buckets.len());
+        for (bucket, slots) in buckets {
+            self.arg(*bucket).arg(*slots);
+        }
+        self
     }
 
     /// A group, as `recovery.lua` reads it.

@@ -16,7 +16,7 @@ use weir_store::{RunStore, SentCounts, StoreError};
 
 use crate::{
     release::Failure,
-    run::{RETRY_RUN, Run, latest_start, of_late},
+    run::{RETRY_RUN, Run, latest_start, of_late, replaced_windows},
     scheduler::{Scheduler, was_window},
 };
 
@@ -165,7 +165,8 @@ pub(crate) async fn recovered(
 ) -> Result<Limiter, StoreError> {
     let effective = terms.at(now);
     let limits = &effective.rate_limits;
-    let spans = limits.as_slice().iter().map(limit_span);
+    let replaced: Vec<_> = replaced_windows(&terms.rate_limits, limits).collect();
+    let spans = limits.as_slice().iter().chain(&replaced).map(limit_span);
     let longest = spans.chain(limits.min_interval().map(|interval| interval.as_duration())).max().unwrap_or_default();
     let senders = match &terms.keys_of {
         Some(of) => vec![of.destination_id],
@@ -197,6 +198,9 @@ pub(crate) async fn recovered(
         let (usual_cost, ring) = ring(limit).await?;
         limiter.expect_cost(usual_cost);
         limiter.recall(ring);
+    }
+    for limit in replaced {
+        limiter.recall_dormant(&ring(limit).await?.1);
     }
     // Calls in reserved slots are not evenly spaced, and neither are sends before an edit.
     let is_edited = terms.created_at < terms.updated_at;

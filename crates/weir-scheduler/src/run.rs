@@ -139,6 +139,12 @@ impl Run {
         limits.copied().collect()
     }
 
+    /// The limits of the window shape that an override replaces. What they have let through counts again when it ends.
+    pub(crate) fn replaced_windows(&self) -> Vec<RateLimit> {
+        let (Some(below), Some(in_force)) = (&self.terms_of, &self.effective) else { return Vec::new() };
+        replaced_windows(&below.settings.rate_limits, &in_force.settings.rate_limits).collect()
+    }
+
     /// The even limits whose window reaches back to an edit, as limits of the window shape.
     pub(crate) fn changed_limits(&self) -> Vec<RateLimit> {
         let Some(destination) = &self.destination else { return Vec::new() };
@@ -163,6 +169,14 @@ impl Run {
         if let Some(limiter) = &mut self.recovered {
             limiter.expect_cost(sent.usual_cost);
             limiter.recall(sent.ring(limit, unrecorded, now));
+        }
+    }
+
+    /// The same for a limit that an override replaces.
+    pub(crate) fn recall_dormant(&mut self, limit: RateLimit, sent: &SentCounts, now: Timestamp) {
+        let unrecorded = self.lease.known_since + LAST_OLD_START;
+        if let Some(limiter) = &mut self.recovered {
+            limiter.recall_dormant(&sent.ring(limit, unrecorded, now));
         }
     }
 
@@ -294,6 +308,12 @@ impl Run {
 pub(crate) fn of_late(limits: &RateLimits, changed_at: Timestamp, now: Timestamp) -> impl Iterator<Item = RateLimit> {
     let even = limits.of_shape(Shape::Even).filter(move |limit| changed_at + limit.span() > now);
     even.map(|limit| limit.as_window())
+}
+
+/// The limits of the window shape below those in force that none of them continues.
+pub(crate) fn replaced_windows(below: &RateLimits, in_force: &RateLimits) -> impl Iterator<Item = RateLimit> {
+    let goes_on = |limit: &RateLimit| in_force.of_shape(Shape::Window).any(|other| other.period == limit.period);
+    below.of_shape(Shape::Window).copied().filter(move |limit| !goes_on(limit))
 }
 
 /// The latest time at which a send that the queue does not know of has started or may still start.

@@ -204,6 +204,11 @@ impl Scheduler {
                 let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit).await?;
                 run.recall(limit, &sent, now);
             }
+            for limit in run.replaced_windows() {
+                let since = now - (limit.span() + limit.bucket());
+                let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit).await?;
+                run.recall_dormant(limit, &sent, now);
+            }
             for limit in self.former_windows(run, now).await? {
                 let since = now - (limit.span() + limit.bucket());
                 let sent = self.store.sent_counts(&[run.lease.destination_id], since, limit).await?;

@@ -19,7 +19,8 @@ pub const RETIRED_LONGER: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ring {
     pub limit: RateLimit,
-    /// The limit is an even one by now, and the ring binds beside its cursor until this time.
+    /// The limit is not in force any more, and its slots count until this time: beside the cursor of an even limit, which
+    /// has replaced it, or for its return.
     pub until: Option<Timestamp>,
     /// Numbers of buckets and their slots, the oldest first. Bucket n ends at n · [`RateLimit::bucket`].
     pub buckets: VecDeque<(i64, u32)>,
@@ -89,11 +90,21 @@ impl Ring {
     /// The slots that still count when the limit becomes an even one. Its cursor spaces the next slots, and this ring
     /// sees to it that they are not too many beside those of before, which lie anywhere.
     pub(super) fn retired(&self, even: &RateLimit) -> Option<Self> {
-        let until = self.until.or_else(|| {
+        let until = self.counts_until()?;
+        Some(Self { until: Some(until), ..self.with_limit(even.as_window()) })
+    }
+
+    /// The slots that still count if the limit comes back.
+    pub(super) fn dormant(&self) -> Option<Self> {
+        Some(Self { until: Some(self.counts_until()?), ..self.clone() })
+    }
+
+    /// Until when the slots of a limit count that is not in force any more; `None` if there are none.
+    fn counts_until(&self) -> Option<Timestamp> {
+        self.until.or_else(|| {
             let (last, _) = self.buckets.back()?;
             Some(self.release_of(*last) + RETIRED_LONGER)
-        })?;
-        Some(Self { until: Some(until), ..self.with_limit(even.as_window()) })
+        })
     }
 
     /// The start after which one slot in each spacing may begin, so that no window holds more than the limit together with

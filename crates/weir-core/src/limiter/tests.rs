@@ -705,6 +705,51 @@ proptest! {
         assert_bounded(&mut sends, Duration::from_secs(1), u64::from(rate + burst - 1));
     }
 
+    /// A limit of ten seconds is in force from time to time, for example between overrides. What it has let through counts
+    /// whenever it comes back. `lost`: the process dies meanwhile, and the sends are recalled.
+    #[test]
+    fn a_window_that_comes_back_counts_what_it_has_let_through(limit in 2u32..200, in_costs in any::<bool>(), margin in 0u32..200, lost in 0usize..12, steps in prop::collection::vec((0u8..8, 0u64..1_500, 1u32..60), 1..12)) {
+        let of = RateLimit::new(limit, seconds(10)).unwrap().as_window().with_margin(margin).unwrap();
+        let of = if in_costs { of.in_costs().unwrap() } else { of };
+        let others = [
+            self::limits(&[(50, Period::SECOND, 1)]),
+            in_windows(&self::limits(&[(100, Period::SECOND, 1)])),
+            self::limits(&[(20, seconds(10), 3)]),
+            in_windows(&self::limits(&[(40, seconds(20), 1)])),
+            RateLimits::default(),
+        ];
+        let (with, mut limiter) = (RateLimits::new(vec![of]).unwrap(), Limiter::default());
+        let (mut now, mut all, mut governed) = (at(0), Vec::new(), Vec::new());
+        for (index, (kind, gap, takes)) in steps.into_iter().enumerate() {
+            now = now + Duration::from_millis(gap);
+            let limits = others.get(usize::from(kind)).unwrap_or(&with);
+            if lost == index && limits != &with {
+                let mut ring = Ring::new(of);
+                all.iter().for_each(|(sent, cost): &(Timestamp, u32)| ring.count(sent.floor(of.bucket()) + of.bucket(), of.taken_by(*cost)));
+                limiter = Limiter::recovered(limits, all.last().map(|(sent, _)| *sent));
+                limiter.recall_dormant(&ring);
+            } else {
+                limiter.reconfigure(limits);
+            }
+            let edited_at = now;
+            for take in 0..takes {
+                let cost = if in_costs { (1 + take % 3).min(limit) } else { 1 };
+                now = now.max(limiter.next_start_of(cost, now) - GRANT_AHEAD);
+                let slot = limiter.take_of(cost, now);
+                if take % 5 == 0 {
+                    assert!(limiter.give_back_of(cost, slot.start, slot.end) || limits.as_slice().is_empty());
+                    continue;
+                }
+                let sent = if take % 2 == 0 { slot.end - Duration::from_nanos(1) } else { slot.start };
+                all.push((sent, cost));
+                if limits == &with && sent >= edited_at + Duration::from_millis(100) {
+                    governed.push((sent, of.taken_by(cost)));
+                }
+            }
+        }
+        assert_sums(&mut governed, of.period.window() + of.margin(), limit.into());
+    }
+
     /// After the death of a process, its recorded sends are counted in their buckets. Its last sends are not recorded, and
     /// count as if they had started just now. `is_even`: an edit has made the limit even meanwhile.
     #[test]

@@ -9,6 +9,8 @@
 --   last_take   what gives the last slot back: { its start, last_start before it or false, for each cursor since and spent
 --               before it, and its end }, or nil
 --   held_until  no slot starts before this time
+--   dormant     cursors with rings of limits of the window shape that are not in force any more, each until its `ring_until`, or
+--               nil: they do not bind, and count what is sent. `since` is the last start, as in the limiter
 -- If a limit is in costs, also:
 --   last_cost   the cost of the last slot
 --   usual_cost  the mean cost of the last sends, in parts of COST_OF_ONE
@@ -22,31 +24,34 @@ local function spacing_with(limit, width)
   return math.ceil((window_of(limit.period) + width + (limit.margin or 0)) / limit.limit)
 end
 
--- Both by limit or cursor: they do not change, and each slot needs them several times.
-local widths, spacings = {}, {}
+local slot_width, spacing
+do
+  -- Both by limit or cursor: they do not change, and each slot needs them several times.
+  local widths, spacings = {}, {}
 
-local function slot_width(limit)
-  local width = widths[limit]
-  if not width then
-    if limit.period > SHAPED then
-      width = ring_slot(limit)
-    else
-      local widest = widest_slot_of(limit.period)
-      local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
-      width = is_apart and widest or NARROW_SLOT
+  function slot_width(limit)
+    local width = widths[limit]
+    if not width then
+      if limit.period > SHAPED then
+        width = ring_slot(limit)
+      else
+        local widest = widest_slot_of(limit.period)
+        local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
+        width = is_apart and widest or NARROW_SLOT
+      end
+      widths[limit] = width
     end
-    widths[limit] = width
+    return width
   end
-  return width
-end
 
-local function spacing(limit)
-  local every = spacings[limit]
-  if not every then
-    every = spacing_with(limit, slot_width(limit))
-    spacings[limit] = every
+  function spacing(limit)
+    local every = spacings[limit]
+    if not every then
+      every = spacing_with(limit, slot_width(limit))
+      spacings[limit] = every
+    end
+    return every
   end
-  return every
 end
 
 -- A cursor after the last send, if there was one: then the burst counts as spent.
@@ -172,9 +177,11 @@ local function waiting_cost(limiter, at)
 end
 
 local function counts_costs(limiter)
-  for _, cursor in ipairs(limiter.cursors) do
-    if is_in_costs(cursor) then
-      return true
+  for _, cursors in ipairs({ limiter.cursors, limiter.dormant }) do
+    for _, cursor in ipairs(cursors) do
+      if is_in_costs(cursor) then
+        return true
+      end
     end
   end
 end
@@ -207,6 +214,18 @@ local function start_after(limiter, others, at)
   return start
 end
 
+-- Whether a slot changes anything. Otherwise there is nothing to give back.
+local function has_state(limiter)
+  return #limiter.cursors > 0 or limiter.interval or limiter.dormant
+end
+
+-- The last start that the dormant rings count.
+local function mark_dormant(limiter)
+  for _, cursor in ipairs(limiter.dormant or {}) do
+    cursor.since = limiter.last_start or 0
+  end
+end
+
 local take_slot
 do
   -- Notes the cost of a slot, where a limit is in costs.
@@ -217,6 +236,20 @@ do
     if limiter.waiting and limiter.waiting[1] <= cost then
       limiter.waiting = nil
     end
+  end
+
+  -- Forgets the rings whose slots are out of their windows when a slot starts.
+  local function forget_rings(limiter, slot_start)
+    for _, cursor in ipairs(limiter.cursors) do
+      if cursor.ring and cursor.ring_until and slot_start >= cursor.ring_until then
+        cursor.ring, cursor.ring_until = nil, nil
+      end
+    end
+    local kept = {}
+    for _, cursor in ipairs(limiter.dormant or {}) do
+      kept[#kept + 1] = slot_start < cursor.ring_until and cursor or nil
+    end
+    limiter.dormant = kept[1] and kept
   end
 
   -- Counts all slots of the even limits in rings, until no window has a slot any more that ends at this time: a wide slot may
@@ -250,11 +283,7 @@ do
       width = math.min(needed, ordinary_width(limiter))
       limiter.wide_end = math.max(wide_end or 0, start + width)
     end
-    for _, cursor in ipairs(limiter.cursors) do
-      if cursor.ring and cursor.ring_until and start >= cursor.ring_until then
-        cursor.ring, cursor.ring_until = nil, nil
-      end
-    end
+    forget_rings(limiter, start)
     if wide and wide > width then
       width, limiter.is_wide = wide, true
       limiter.wide_end = math.max(wide_end or 0, start + width)
@@ -273,52 +302,13 @@ do
       note_cost(limiter, cost)
     end
     limiter.last_start = math.max(limiter.last_start or 0, start)
+    for _, cursor in ipairs(limiter.dormant or {}) do
+      take_in_ring(cursor, start, start + width, cost)
+    end
+    mark_dormant(limiter)
     before[#before + 1] = start + width
-    -- Without a limit there is nothing to give back.
-    limiter.last_take = (#limiter.cursors > 0 or limiter.interval) and before or nil
+    limiter.last_take = has_state(limiter) and before or nil
     return start + width
-  end
-end
-
--- The cursors as they were before the last slot was taken, if it has this start; nil when something has moved them
--- since, which a script of an earlier version does not note.
-local function cursors_before(limiter, start)
-  local last = limiter.last_take
-  if not last or last[1] ~= start or limiter.last_start ~= math.max(last[2] or 0, start)
-    or #last ~= 3 + 2 * #limiter.cursors then
-    return nil
-  end
-  local before = {}
-  for index, cursor in ipairs(limiter.cursors) do
-    before[index] = {
-      limit = cursor.limit, period = cursor.period, burst = cursor.burst, margin = cursor.margin,
-      since = last[2 * index + 1], spent = last[2 * index + 2], ring = cursor.ring, ring_until = cursor.ring_until,
-    }
-    local since, spent = tokens_at(before[index], start)
-    if cursor.since ~= since or cursor.spent ~= spent + 1 or cursor.ring and cursor.ring[5] ~= mark_of(cursor, start) then
-      return nil
-    end
-  end
-  return before
-end
-
--- Whether the last slot is that of a send of this cost. In the window shape several may start at once.
-local function is_last_cost(limiter, cost)
-  return not counts_costs(limiter) or limiter.last_cost == cost
-end
-
--- Gives the slot with this start of a send of this cost back, if it was the last that was taken. No send has used it, and
--- none will.
-local function give_back(limiter, start, at, cost)
-  local before = start < at and is_last_cost(limiter, cost) and cursors_before(limiter, start)
-  if before then
-    for _, cursor in ipairs(before) do
-      if cursor.ring then
-        uncount_slot(cursor, limiter.last_take[#limiter.last_take], cost)
-      end
-    end
-    limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
-    limiter.last_take, limiter.wide_end, limiter.is_wide = nil, limiter.wide_before, nil
   end
 end
 
@@ -351,17 +341,65 @@ local function take_slot_in(budgets, start, needed, cost)
   return start, slot_end
 end
 
--- Gives a slot back in all of them or in none. A wider one that started at the same instant is another one. Without a limit
--- there is nothing to give back.
-local function give_back_in(budgets, slot_start, at, cost)
-  for _, limiter in ipairs(#budgets > 1 and budgets or {}) do
-    local is_last = not limiter.is_wide and is_last_cost(limiter, cost) and cursors_before(limiter, slot_start)
-    if (#limiter.cursors > 0 or limiter.interval) and not is_last then
-      return
+local give_back, give_back_in
+do
+  -- The cursors as they were before the last slot was taken, if it has this start; nil when something has moved them
+  -- since, which a script of an earlier version does not note.
+  local function cursors_before(limiter, start)
+    local last = limiter.last_take
+    if not last or last[1] ~= start or limiter.last_start ~= math.max(last[2] or 0, start)
+      or #last ~= 3 + 2 * #limiter.cursors then
+      return nil
+    end
+    local before = {}
+    for index, cursor in ipairs(limiter.cursors) do
+      before[index] = {
+        limit = cursor.limit, period = cursor.period, burst = cursor.burst, margin = cursor.margin,
+        since = last[2 * index + 1], spent = last[2 * index + 2], ring = cursor.ring, ring_until = cursor.ring_until,
+      }
+      local since, spent = tokens_at(before[index], start)
+      if cursor.since ~= since or cursor.spent ~= spent + 1 or cursor.ring and cursor.ring[5] ~= mark_of(cursor, start) then
+        return nil
+      end
+    end
+    return before
+  end
+
+  -- Whether the last slot is that of a send of this cost. In the window shape several may start at once.
+  local function is_last_cost(limiter, cost)
+    return not counts_costs(limiter) or limiter.last_cost == cost
+  end
+
+  -- Gives the slot with this start of a send of this cost back, if it was the last that was taken. No send has used it, and
+  -- none will.
+  function give_back(limiter, start, at, cost)
+    local before = start < at and is_last_cost(limiter, cost) and cursors_before(limiter, start)
+    if before then
+      for _, cursor in ipairs(before) do
+        if cursor.ring then
+          uncount_slot(cursor, limiter.last_take[#limiter.last_take], cost)
+        end
+      end
+      for _, cursor in ipairs(limiter.dormant or {}) do
+        uncount_slot(cursor, limiter.last_take[#limiter.last_take], cost)
+      end
+      limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
+      mark_dormant(limiter)
+      limiter.last_take, limiter.wide_end, limiter.is_wide = nil, limiter.wide_before, nil
     end
   end
-  for _, limiter in ipairs(budgets) do
-    give_back(limiter, slot_start, at, cost)
+
+  -- Gives a slot back in all of them or in none. A wider one that started at the same instant is another one.
+  function give_back_in(budgets, slot_start, at, cost)
+    for _, limiter in ipairs(#budgets > 1 and budgets or {}) do
+      local is_last = not limiter.is_wide and is_last_cost(limiter, cost) and cursors_before(limiter, slot_start)
+      if has_state(limiter) and not is_last then
+        return
+      end
+    end
+    for _, limiter in ipairs(budgets) do
+      give_back(limiter, slot_start, at, cost)
+    end
   end
 end
 
@@ -422,12 +460,46 @@ do
     return moved
   end
 
-  local function cursor_of_period(limiter, period)
-    for _, cursor in ipairs(limiter.cursors) do
-      if window_of(cursor.period) == window_of(period) then
-        return cursor
+  local function of_period(limits, period)
+    for _, limit in ipairs(limits or {}) do
+      if window_of(limit.period) == window_of(period) then
+        return limit
       end
     end
+  end
+
+  -- The cursor that has a ring of this window. If a script of an earlier version has granted slots meanwhile, a dormant one
+  -- has all slots of its window.
+  local function ringed_of_period(limiter, period)
+    local known, dormant = of_period(limiter.cursors, period), of_period(limiter.dormant, period)
+    if known and known.ring then
+      return known
+    end
+    if dormant and dormant.since ~= (limiter.last_start or 0) then
+      full_ring(dormant, limiter.last_start)
+    end
+    return dormant
+  end
+
+  -- The rings of limits that are in force no more.
+  local function removed_rings(limiter, limits)
+    local removed = {}
+    for _, cursors in ipairs({ limiter.cursors, limiter.dormant }) do
+      for _, cursor in ipairs(cursors) do
+        local has_slots = cursor.ring and #cursor.ring > RING_HEAD
+        if not of_period(limits, cursor.period) and (has_slots or cursor.ring_until) then
+          removed[#removed + 1] = {
+            limit = cursor.limit, burst = 1, margin = cursor.margin, since = cursor.since, spent = 1, ring = cursor.ring,
+            period = is_window(cursor) and cursor.period or SHAPED + window_of(cursor.period) / 1000000,
+            ring_until = cursor.ring_until or release_of(cursor, cursor.ring[4]) + RETIRED_LONGER,
+          }
+        end
+      end
+    end
+    table.sort(removed, function(one, other)
+      return one.ring_until > other.ring_until
+    end)
+    return removed[1] and { unpack(removed, 1, DORMANT_AT_MOST) }
   end
 
   -- The cursor with the longest window among those with a ring: its ring has the oldest sends. Cursors are in the order of
@@ -440,10 +512,11 @@ do
     return longest
   end
 
-  -- The cursor of a limit of the window shape after an edit. `known`: the one of the same window, if there is one.
-  local function window_cursor(limiter, limit, known, last_start, last_end)
+  -- The cursor of a limit of the window shape after an edit. `known`: the one of the same window, if there is one; `ringed`:
+  -- the one that has a ring of it.
+  local function window_cursor(limiter, limit, known, ringed, last_start, last_end)
     local cursor = cursor_after(limit, nil)
-    local ring = known and known.ring and known or not known and longest_ring(limiter)
+    local ring = ringed or not known and longest_ring(limiter)
     if ring then
       count_from(cursor, ring)
     elseif last_start then
@@ -463,7 +536,7 @@ do
 
   -- Gives the cursor of an even limit the ring of its window from before, until the slots in it are free.
   local function keep_ring(cursor, known)
-    if not known.ring or #known.ring == RING_HEAD and not known.ring_until then
+    if #known.ring == RING_HEAD and not known.ring_until then
       return
     end
     cursor.ring = { 0, 0, 0, 0, cursor.since }
@@ -487,22 +560,24 @@ do
     -- Each new limit keeps its cursor, takes the debt over from another limit of its period, or begins after the last
     -- start.
     for index, limit in ipairs(limits) do
-      local cursor = cursor_of_period(limiter, limit.period)
+      local cursor, ringed = of_period(limiter.cursors, limit.period), ringed_of_period(limiter, limit.period)
       if cursor and same_limit(cursor, limit) then
         cursors[index] = cursor
       elseif is_window(limit) then
-        cursors[index] = window_cursor(limiter, limit, cursor, last_start, (last_start or 0) + old_width)
+        cursors[index] = window_cursor(limiter, limit, cursor, ringed, last_start, (last_start or 0) + old_width)
       else
         local is_moved = cursor and not is_window(cursor) and last_start
         cursors[index] = is_moved and moved_cursor(cursor, limit, last_start) or cursor_after(limit, last_start)
         edited[#edited + 1] = cursors[index]
-        if cursor then
-          keep_ring(cursors[index], cursor)
-        end
+      end
+      if ringed and not is_window(limit) and not cursors[index].ring then
+        keep_ring(cursors[index], ringed)
       end
     end
     -- What waits may cost more than the new limit. It asks again.
+    local dormant = removed_rings(limiter, limits)
     limiter.cursors, limiter.interval, limiter.last_take, limiter.waiting = cursors, limits.interval, nil, nil
+    limiter.dormant = dormant
     -- A kept cursor does not move: the spacing of its limit already allows for slots of the old width.
     local later = old_width - width_of_slots(limiter)
     if last_start and later > 0 then
@@ -511,6 +586,7 @@ do
         cursor.since = cursor.since + later
       end
     end
+    mark_dormant(limiter)
   end
 end
 

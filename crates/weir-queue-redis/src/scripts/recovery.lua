@@ -16,12 +16,20 @@ local function read_cursor()
   return cursor
 end
 
+local function read_dormant()
+  local cursor = read_cursor()
+  cursor.ring_until = number()
+  return cursor
+end
+
 local function read_limiter()
   local last_start, held_until = number(), number()
-  return {
+  local limiter = {
     last_start = last_start > 0 and last_start or nil, held_until = held_until,
-    interval = read_interval(), cursors = list(read_cursor),
+    interval = read_interval(), cursors = list(read_cursor), dormant = list(read_dormant),
   }
+  limiter.dormant = limiter.dormant[1] and limiter.dormant
+  return limiter
 end
 
 local function read_group()

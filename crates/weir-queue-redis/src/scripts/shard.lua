@@ -254,6 +254,9 @@ local function needed_until(job)
     for _, cursor in ipairs(job.cursors.cursors) do
       needed = math.max(needed, last_start + longest_span(cursor))
     end
+    for _, cursor in ipairs(job.cursors.dormant or {}) do
+      needed = math.max(needed, cursor.ring_until)
+    end
     -- No slot is wider than this.
     needed = math.max(needed, last_start + (job.cursors.interval or 0) + WIDEST_SLOT[#WIDEST_SLOT])
   end
