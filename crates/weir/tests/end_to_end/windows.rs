@@ -1,12 +1,12 @@
 //! Limits of the window shape: their sends need not be even, and no window holds more than the limit, also across kills
 //! and the loss of Redis. Judged by what arrives at the receiver, on the embedded and the scaled set-up.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::{App, Arrival, Fleet, Receiver, assert_cap, assert_cap_with};
+use crate::support::{App, Arrival, Fleet, Receiver, assert_cap, assert_cap_with, now};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -75,7 +75,7 @@ async fn a_window_is_kept_across_an_override(start: impl AsyncFn() -> App, lose:
     let lower = json!({"rate_limits": [{"limit": 2, "period": "second"}], "for_s": 2, "reason": "incident"});
     let (status, answer) = app.request(Method::POST, &overridden, Some(lower)).await;
     assert_eq!(status, 200, "{answer}");
-    let over = Instant::now() + SECOND * 2;
+    let over = now() + SECOND * 2;
     app.kill().await;
     lose().await;
     let app = start().await;
