@@ -124,7 +124,12 @@ pub struct Backend {
     /// `sqlite`, `postgres`, `memory` or `redis`.
     #[schema(example = "postgres")]
     pub kind: String,
+    /// Whether it answers and can be used.
     pub is_reachable: bool,
+    /// Why a store that answers cannot be used, as the end of a sentence; null otherwise.
+    #[serde(default)]
+    #[schema(example = "its disk is full")]
+    pub obstacle: Option<String>,
     /// How long its answer took; null if there was none within two seconds.
     pub answered_in_ms: Option<f64>,
     /// The space that is left on the disk of a file; null for a server, and for a queue.

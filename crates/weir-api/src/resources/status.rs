@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::claim::ProcessId;
-use weir_store::{ProcessProfile, RunningProcess};
+use weir_store::{ProcessProfile, RunningProcess, StoreError};
 
 use crate::{auth::Caller, problem::ApiResult, readers::query::Query, state::Api};
 
@@ -27,8 +27,8 @@ pub(crate) async fn show(
     caller.check_unbound()?;
     let installation = &api.installation;
     let (store, queue, queue_depths, processes) = tokio::join!(
-        probe(installation.store, api.store.check()),
-        probe(installation.queue, api.queue.check()),
+        probe(installation.store, api.store.check(), obstacle),
+        probe(installation.queue, api.queue.check(), |_| None),
         tokio::time::timeout(ANSWERS_WITHIN, (installation.queue_depths)()),
         tokio::time::timeout(ANSWERS_WITHIN, api.store.running_processes()),
     );
@@ -43,12 +43,26 @@ pub(crate) async fn show(
     }))
 }
 
-async fn probe<E>(kind: &'static str, check: impl Future<Output = Result<(), E>>) -> types::Backend {
+/// What keeps a store that answers from writing.
+fn obstacle(error: &StoreError) -> Option<&'static str> {
+    match error {
+        StoreError::CannotWrite { obstacle, .. } => Some(obstacle.as_str()),
+        _ => None,
+    }
+}
+
+async fn probe<E>(
+    kind: &'static str,
+    check: impl Future<Output = Result<(), E>>,
+    obstacle: impl Fn(&E) -> Option<&'static str>,
+) -> types::Backend {
     #[expect(clippy::disallowed_methods, reason = "it measures an answer, and decides nothing about sends")]
     let asked = Instant::now();
-    let is_reachable = matches!(tokio::time::timeout(ANSWERS_WITHIN, check).await, Ok(Ok(())));
+    let checked = tokio::time::timeout(ANSWERS_WITHIN, check).await;
+    let is_reachable = matches!(checked, Ok(Ok(())));
+    let obstacle = checked.ok().and_then(Result::err).and_then(|error| obstacle(&error)).map(str::to_owned);
     let answered_in_ms = is_reachable.then(|| (asked.elapsed().as_secs_f64() * 1_000_000.0).round() / 1_000.0);
-    types::Backend { kind: kind.to_owned(), is_reachable, answered_in_ms, free_bytes: None }
+    types::Backend { kind: kind.to_owned(), is_reachable, obstacle, answered_in_ms, free_bytes: None }
 }
 
 pub(crate) fn process(process: RunningProcess) -> types::Process {

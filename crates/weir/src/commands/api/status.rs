@@ -57,7 +57,10 @@ fn backend(backend: &Backend) -> String {
     match (backend.is_reachable, backend.answered_in_ms) {
         (true, Some(ms)) => format!("{}, answers in {ms:.1} ms", backend.kind),
         (true, None) => backend.kind.clone(),
-        (false, _) => format!("{}, DOES NOT ANSWER", backend.kind),
+        (false, _) => match &backend.obstacle {
+            Some(obstacle) => format!("{}, TAKES NO WRITES: {obstacle}", backend.kind),
+            None => format!("{}, DOES NOT ANSWER", backend.kind),
+        },
     }
 }
 

@@ -30,6 +30,9 @@ const DISK_PROBLEM: u64 = 512 << 20;
 const DISK_NOTE: u64 = 5 << 30;
 /// SQLite cannot write with less than a checkpoint needs.
 const DISK_FULL: u64 = 16 << 20;
+/// Each obstacle has its row there.
+const UNWRITABLE_STEP: &str =
+    "docs/operations/sqlite.md#what-the-messages-mean says what to do for this cause, also for PostgreSQL";
 const LARGE_WAL_BYTES: f64 = (1_u64 << 30) as f64;
 
 /// The findings, problems first.
@@ -63,7 +66,10 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
 
 fn backend(found: &mut Vec<Finding>, subject: &'static str, backend: &Backend, slow_ms: f64) {
     let kind = &backend.kind;
-    if !backend.is_reachable {
+    if let Some(obstacle) = &backend.obstacle {
+        let text = format!("the {subject} ({kind}) takes no writes, because {obstacle}: no event can be accepted");
+        found.push(finding(Problem, subject, text, UNWRITABLE_STEP));
+    } else if !backend.is_reachable {
         let (effect, setting) = match subject {
             "store" => ("no event can be accepted, and nothing is sent", "WEIR_DATABASE_URL"),
             _ => ("events are accepted and wait, and nothing is sent", "WEIR_REDIS_URL"),
@@ -239,7 +245,7 @@ fn faults(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
 fn is_told(found: &[Finding], fault: Fault) -> bool {
     let names = |finding: &Finding| match fault {
         Fault::QueueAway => finding.subject == "queue" && finding.severity == Problem,
-        Fault::StoreSlow => finding.subject == "store",
+        Fault::StoreSlow | Fault::StoreUnwritable => matches!(finding.subject, "store" | "disk"),
         fault => finding.found.starts_with(fault.sentence()),
     };
     found.iter().any(names)
@@ -415,6 +421,12 @@ mod tests {
         assert_eq!(subjects(&of(json!({"store": full}))), [(Problem, "disk")]);
         let full = json!({"kind": "sqlite", "is_reachable": false, "answered_in_ms": null, "free_bytes": 0});
         assert_eq!(subjects(&of(json!({"store": full}))), [(Problem, "disk")], "one cause");
+        // It answers, so it is not started again in vain.
+        let read_only = json!({"kind": "postgres", "is_reachable": false, "obstacle": "it is read-only"});
+        let found = of(json!({"store": read_only}));
+        assert_eq!(subjects(&found), [(Problem, "store")]);
+        let text = "the store (postgres) takes no writes, because it is read-only: no event can be accepted";
+        assert_eq!(found[0].2, text);
         let unreachable = Evidence { unreachable: Some("refused".to_owned()), ..Evidence::default() };
         assert_eq!(subjects(&told(&unreachable)), [(Problem, "server")]);
     }
