@@ -9,7 +9,7 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Fault {
-    /// Redis does not answer.
+    /// Redis does not answer, or refuses calls.
     QueueAway,
     /// The database does not answer, or answers slowly.
     StoreSlow,
@@ -51,7 +51,7 @@ impl Fault {
     /// In words, as the end of a sentence.
     pub const fn sentence(self) -> &'static str {
         match self {
-            Self::QueueAway => "Redis does not answer",
+            Self::QueueAway => "Redis does not answer, or refuses calls",
             Self::StoreSlow => "the database does not answer, or answers slowly",
             Self::StoreUnwritable => "the database takes no writes",
             Self::NoWorker => "no worker runs",
@@ -79,13 +79,18 @@ impl Outage {
     /// The type of the event that says that Weir sends again.
     pub const RECOVERED: &str = "weir.installation.recovered";
 
+    /// Why, as a sentence without its end.
+    pub fn reason(&self) -> String {
+        match self.obstacle {
+            Some(obstacle) => format!("the database takes no writes, because {obstacle}: no event is accepted"),
+            None => self.fault.sentence().to_owned(),
+        }
+    }
+
     /// The `data` of the event, to somebody who sees so many of the stalled destinations. `tenant`: that of the event.
     pub fn data(&self, tenant: &str, destinations: u64) -> Value {
         let wait = if destinations == 1 { "destination waits" } else { "destinations wait" };
-        let reason = match self.obstacle {
-            Some(obstacle) => format!("the database takes no writes, because {obstacle}: no event is accepted"),
-            None => self.fault.sentence().to_owned(),
-        };
+        let reason = self.reason();
         json!({
             "tenant": tenant,
             "reason": format!("{reason}; {destinations} {wait}"),

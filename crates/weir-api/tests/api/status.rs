@@ -27,6 +27,7 @@ async fn the_status_shows_processes_store_and_queue() {
         "processes": [{
             "id": 1, "role": "serve", "version": "0.1.0", "host": "web-1", "started_at": "2026-11-21T07:30:00.000Z",
         }],
+        "outage": null,
     });
     assert_eq!(status, expected);
 }

@@ -30,6 +30,8 @@ pub(super) fn is_behind_a_pause(row: &OverviewRow) -> bool {
 pub(super) struct Evidence {
     /// Why there is no answer at all.
     pub(super) unreachable: Option<String>,
+    /// Why the server did not say its state, or that of the destinations.
+    pub(super) unread: Option<String>,
     pub(super) status: Option<InstallationStatus>,
     /// How far the clock of the server is ahead of that of this machine, in seconds.
     pub(super) clock_ahead_s: Option<f64>,
@@ -65,7 +67,7 @@ impl Evidence {
             }
             Err(error) if error.is::<Misuse>() => return Err(error),
             // The server answers, and its store does not: the other answers say more.
-            Err(_) => {}
+            Err(error) => evidence.unread = Some(format!("{error:#}")),
         }
         evidence.readiness = match call.client.get(&["readyz"], &Fields::new()).await {
             Ok(answer) => Some(Ok(answer.read()?)),
@@ -73,9 +75,12 @@ impl Evidence {
         };
         let query = fields(&json!({"sort": "trouble"}))?;
         // While the store is away there is no overview.
-        if let Ok(rows) = call.client.list(&overview::PATH, &query, MOST_ROWS).await {
-            evidence.is_cut = rows.is_cut;
-            evidence.rows = rows.read()?;
+        match call.client.list(&overview::PATH, &query, MOST_ROWS).await {
+            Ok(rows) => {
+                evidence.is_cut = rows.is_cut;
+                evidence.rows = rows.read()?;
+            }
+            Err(error) => evidence.unread = evidence.unread.take().or_else(|| Some(format!("{error:#}"))),
         }
         let query = fields(&json!({"type": "weir.destination.refusing"}))?;
         // A server of an earlier version has no such alerts.
@@ -109,7 +114,9 @@ impl Evidence {
         }
         parts.extend(self.readiness.is_some().then(|| "readiness and clocks".to_owned()));
         let more = if self.is_cut { ", those in trouble first" } else { "" };
-        if self.status.is_some() {
+        if self.status.is_some() && self.unread.is_some() {
+            parts.push("not the destinations, which could not be read".to_owned());
+        } else if self.status.is_some() {
             let destinations = count(self.rows.len() as u64, "destination", "destinations");
             parts.push(format!("{destinations} with their backlogs and breakers{more}"));
             let disk = self.status.as_ref().and_then(|status| status.store.free_bytes);
