@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use serde_json::json;
-use weir_api_types::{ActiveAlert, Activity, InstallationStatus, LimitGroupRow, OverviewRow, Readiness};
+use weir_api_types::{
+    ActiveAlert, Activity, DestinationOverview, InstallationStatus, LimitGroupRow, OverviewRow, Readiness,
+};
 use weir_core::{Clock as _, Timestamp};
 
 use super::super::{
@@ -25,6 +27,10 @@ pub(super) fn is_behind_a_pause(row: &OverviewRow) -> bool {
     row.destination.paused && row.backlog > 0
 }
 
+pub(super) fn has_open_breaker(row: &OverviewRow) -> bool {
+    row.destination.breaker_state != "closed"
+}
+
 /// The answers of a server.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
@@ -43,6 +49,8 @@ pub(super) struct Evidence {
     pub(super) groups: Vec<LimitGroupRow>,
     /// When the first destinations were paused whose deliveries wait, by their ids.
     pub(super) paused_at: HashMap<String, Timestamp>,
+    /// How the last attempts at the first destinations with an open breaker failed, by their ids: `503`, `dns`.
+    pub(super) last_errors: HashMap<String, String>,
     /// There are more destinations than were read.
     pub(super) is_cut: bool,
     /// The metrics of the process that answers; `None`: it serves them elsewhere.
@@ -98,6 +106,13 @@ impl Evidence {
             let pause = changes.into_iter().find(|change| change.action == "destination.paused");
             evidence.paused_at.extend(pause.map(|pause| (row.destination.id.clone(), pause.at)));
         }
+        for row in evidence.rows.iter().filter(|row| has_open_breaker(row)).take(NAMED) {
+            let path = ["v1", "destinations", &row.destination.id, "overview"];
+            let Ok(answer) = call.client.get(&path, &Fields::new()).await else { break };
+            let Some(last) = answer.read::<DestinationOverview>()?.last_failure else { continue };
+            let error = last.status_code.map(|status| status.to_string()).or(last.error_kind);
+            evidence.last_errors.extend(error.map(|error| (row.destination.id.clone(), error)));
+        }
         evidence.metrics =
             call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());
         Ok(evidence)
@@ -112,7 +127,7 @@ impl Evidence {
                 status.store.kind, status.queue.kind
             ));
         }
-        parts.extend(self.readiness.is_some().then(|| "readiness and clocks".to_owned()));
+        parts.extend(self.readiness.is_some().then(|| "readiness and clock of the process that answers".to_owned()));
         let more = if self.is_cut { ", those in trouble first" } else { "" };
         if self.status.is_some() && self.unread.is_some() {
             parts.push("not the destinations, which could not be read".to_owned());

@@ -7,7 +7,7 @@ use weir_core::stall::Fault;
 
 use super::{
     super::overview::title,
-    evidence::{Evidence, is_behind_a_pause},
+    evidence::{Evidence, has_open_breaker, is_behind_a_pause},
     finding::{
         Finding,
         Severity::{Note, Problem},
@@ -302,12 +302,18 @@ fn start(role: &str) -> String {
 fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
     let rows = &evidence.rows;
     let all = |matches: fn(&OverviewRow) -> bool| rows.iter().filter(|row| matches(row)).collect::<Vec<_>>();
-    let open = all(|row| row.destination.breaker_state != "closed");
+    let open = all(has_open_breaker);
     if let Some(first) = open.first() {
         let reason = first.destination.breaker_reason.as_deref().unwrap_or("it fails");
-        let text = format!("breakers are open: {} ({reason})", named(open.iter().copied()));
+        // Each may fail in its own way: the resolver, a certificate, the answers.
+        let with_error = |row: &&OverviewRow| match evidence.last_errors.get(&row.destination.id) {
+            Some(error) => format!("{} ({error})", title(&row.destination)),
+            None => title(&row.destination).to_owned(),
+        };
+        let names: Vec<_> = open.iter().map(with_error).collect();
+        let text = format!("breakers are open: {} ({reason})", listed(names.iter().map(String::as_str)));
         let next = format!(
-            "weir deliveries groups --destination '{}' shows the errors; the owner of the receiver must act",
+            "weir deliveries list --destination '{}' --state retrying shows the errors; the owner of the receiver must act",
             title(&first.destination)
         );
         found.push(finding(Note, "receivers", text, next));
@@ -357,7 +363,7 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
     if let Some(first) = failing.first() {
         let text = format!("no attempt of the last minute succeeded at {}", named(failing.iter().copied()));
         let next = format!(
-            "weir deliveries groups --destination '{}' shows the errors; timeouts are a receiver that hangs; Weir sends again, \
+            "weir deliveries list --destination '{}' --state retrying shows the errors; timeouts are a receiver that hangs; Weir sends again, \
              and the owner of the receiver must act",
             title(&first.destination)
         );
@@ -371,7 +377,7 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
             "limits",
             text,
             format!(
-                "weir deliveries groups --destination '{}' shows whether requests end without an answer; if they are answered, raise \
+                "weir deliveries list --destination '{}' --state retrying shows whether requests end without an answer; if they are answered, raise \
                  max_in_flight as far as the receiver can take more requests at one time",
                 title(&first.destination)
             ),
@@ -546,9 +552,10 @@ mod tests {
             overview_row(&brief, &figures)
         };
         let open = json!({"breaker_state": "open", "breaker_reason": "10 failures in a row"});
+        let bolt = json!({"id": "dst_2", "breaker_state": "open", "breaker_reason": "10 failures in a row"});
         let rows = vec![
             row("Acme", open.clone(), json!({"undelivered": 0})),
-            row("Bolt", open.clone(), json!({"undelivered": 0})),
+            row("Bolt", bolt, json!({"undelivered": 0})),
             row("Core", open.clone(), json!({"undelivered": 0})),
             row("Dune", open, json!({"undelivered": 0})),
             row("Echo", json!({}), json!({"undelivered": 3, "drains": false, "reason": "slow"})),
@@ -557,10 +564,11 @@ mod tests {
             row("Hung", json!({}), json!({"undelivered": 0, "reason": "failing"})),
         ];
         let paused_at = HashMap::from([("dst_6".to_owned(), Timestamp::from_secs(1_800_000_000))]);
-        let found = told(&Evidence { rows, paused_at, ..Evidence::default() });
+        let last_errors = HashMap::from([("dst_2".to_owned(), "dns".to_owned())]);
+        let found = told(&Evidence { rows, paused_at, last_errors, ..Evidence::default() });
         assert!(found.iter().all(|(severity, ..)| *severity == Note), "{found:?}");
         let texts: Vec<_> = found.iter().map(|(.., text)| text.as_str()).collect();
-        assert_eq!(texts[0], "breakers are open: Acme, Bolt, Core and 1 more (10 failures in a row)");
+        assert_eq!(texts[0], "breakers are open: Acme, Bolt (dns), Core and 1 more (10 failures in a row)");
         assert_eq!(texts[1], "deliveries wait behind a pause: Fern (since 2027-01-15T08:00:00.000Z), Gold");
         assert!(texts[2].ends_with("never drains: Echo") && texts[4].ends_with("limits: Echo"), "{texts:?}");
         assert_eq!(texts[3], "no attempt of the last minute succeeded at Hung");
