@@ -115,13 +115,13 @@ pub struct OverviewRow {
     pub drains: Option<bool>,
     /// Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     /// the limit, it is held, deliveries wait for
-    /// earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
+    /// earlier ones of their key, its attempts fail (`failing`: none of the last minute succeeded), it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
     /// they are paused), or its limit. Or Weir itself does not send, or not
-    /// as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
+    /// as fast as it may: Redis does not answer, the database is slow or takes no writes, no worker or no scheduler runs, the workers have
     /// no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
     /// only for its retry.
     #[schema(
-        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|group|key|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        pattern = "^(paused|breaker|refused_within_limit|held|ordered|failing|slow|adaptive|group|key|limit|queue_away|store_slow|store_unwritable|no_worker|no_scheduler|workers_full|not_started|not_published)$",
         example = "limit"
     )]
     pub reason: Option<String>,
@@ -338,7 +338,7 @@ pub struct Preview {
     /// Why Weir itself does not send, or not as fast as it may; null if it does. The backlog then drains by the recent
     /// rate, if that is lower than what the settings allow.
     #[schema(
-        pattern = "^(queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        pattern = "^(queue_away|store_slow|store_unwritable|no_worker|no_scheduler|workers_full|not_started|not_published)$",
         example = json!(null)
     )]
     pub fault: Option<String>,

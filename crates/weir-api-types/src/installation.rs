@@ -116,6 +116,26 @@ pub struct InstallationStatus {
     pub queue_depths: Option<QueueDepths>,
     /// The registered processes. Null while the store cannot be reached.
     pub processes: Option<Vec<Process>>,
+    /// The fault of Weir itself that stalls destinations or lets no event in, as this process last saw it. It is known also
+    /// while the store does not answer. Null: none is known.
+    #[serde(default)]
+    pub outage: Option<InstallationOutage>,
+}
+
+/// A fault of Weir itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InstallationOutage {
+    #[schema(
+        pattern = "^(queue_away|store_slow|store_unwritable|no_worker|no_scheduler|workers_full)$",
+        example = "no_worker"
+    )]
+    pub cause: String,
+    /// In words.
+    #[schema(example = "no worker runs")]
+    pub reason: String,
+    /// Since when the first destination has been stalled, or no event is accepted.
+    #[schema(value_type = String, format = DateTime)]
+    pub since: Timestamp,
 }
 
 /// A store or a queue.
@@ -124,7 +144,12 @@ pub struct Backend {
     /// `sqlite`, `postgres`, `memory` or `redis`.
     #[schema(example = "postgres")]
     pub kind: String,
+    /// Whether it answers and can be used.
     pub is_reachable: bool,
+    /// Why a store or a queue that answers cannot be used, as the end of a sentence; null otherwise.
+    #[serde(default)]
+    #[schema(example = "its disk is full")]
+    pub obstacle: Option<String>,
     /// How long its answer took; null if there was none within two seconds.
     pub answered_in_ms: Option<f64>,
     /// The space that is left on the disk of a file; null for a server, and for a queue.

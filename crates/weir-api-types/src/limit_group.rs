@@ -130,7 +130,7 @@ pub struct LimitGroupMember {
     pub drains: Option<bool>,
     /// Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds.
     #[schema(
-        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|group|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        pattern = "^(paused|breaker|refused_within_limit|held|ordered|failing|slow|adaptive|group|limit|queue_away|store_slow|store_unwritable|no_worker|no_scheduler|workers_full|not_started|not_published)$",
         example = "group"
     )]
     pub reason: Option<String>,

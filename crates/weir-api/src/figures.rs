@@ -32,6 +32,8 @@ const FULL_USE: f64 = 0.9;
 /// This many deliveries of the last minute are a flood, whose rate is that of the time since it began. Fewer are an
 /// ordinary trickle, whose rate is the mean of the minute.
 const FLOOD: u64 = 30;
+/// So many failures without a success are the receiver's, and no longer those of single deliveries. Fewer than open a breaker.
+pub(crate) const FAILING: u64 = 3;
 /// The shortest time over which arrivals are averaged.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -57,6 +59,8 @@ pub(crate) struct Measured {
     pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit, as far as is known.
     pub(crate) refusals: Option<Refusals>,
+    /// Whether attempts of the last minute failed, at least [`FAILING`] of them, and none succeeded.
+    pub(crate) fails: bool,
     /// Why Weir itself does not send, or not as fast as it may.
     pub(crate) fault: Option<Fault>,
     /// The adaptive pace, if the destination has one.
@@ -109,6 +113,8 @@ pub(crate) enum Reason {
     Held,
     /// Deliveries wait for an earlier one of their message group.
     Ordered,
+    /// Attempts fail, and what waits is due again later.
+    Failing,
     /// The destination answers slowly: `max_in_flight` is reached below the limit.
     Slow,
     /// It sends as fast as its adaptive pace.
@@ -130,6 +136,7 @@ impl Reason {
             Self::RefusedWithinLimit => "refused_within_limit",
             Self::Held => "held",
             Self::Ordered => "ordered",
+            Self::Failing => "failing",
             Self::Slow => "slow",
             Self::Adaptive => "adaptive",
             Self::Group => "group",
@@ -354,6 +361,9 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if measured.is_at_share() => Some(Reason::Group),
         () if measured.is_at_pace(settings) => Some(Reason::Adaptive),
         () if measured.is_full(settings) => Some(Reason::Slow),
+        () if measured.fails && (settings.order.is_by_key() || counts.of(DeliveryState::Pending) == 0) => {
+            Some(Reason::Failing)
+        }
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.
         () if settings.order.is_by_key() => Some(Reason::Ordered),

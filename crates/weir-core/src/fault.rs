@@ -9,10 +9,12 @@ use crate::Timestamp;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Fault {
-    /// Redis does not answer.
+    /// Redis does not answer, or refuses calls.
     QueueAway,
     /// The database does not answer, or answers slowly.
     StoreSlow,
+    /// The database answers and takes no writes.
+    StoreUnwritable,
     /// No worker runs.
     NoWorker,
     /// No scheduler runs.
@@ -49,8 +51,9 @@ impl Fault {
     /// In words, as the end of a sentence.
     pub const fn sentence(self) -> &'static str {
         match self {
-            Self::QueueAway => "Redis does not answer",
+            Self::QueueAway => "Redis does not answer, or refuses calls",
             Self::StoreSlow => "the database does not answer, or answers slowly",
+            Self::StoreUnwritable => "the database takes no writes",
             Self::NoWorker => "no worker runs",
             Self::NoScheduler => "no scheduler runs",
             Self::WorkersFull => "the workers have no free places",
@@ -60,12 +63,14 @@ impl Fault {
     }
 }
 
-/// A fault of the installation that stalls destinations. One alert tells of it, however many they are.
+/// A fault of the installation that stalls destinations, or lets no event in. One alert tells of it, however many they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
     pub fault: Fault,
-    /// Since when the first of them has been stalled.
+    /// Since when the first of them has been stalled, or since when no event is accepted.
     pub since: Timestamp,
+    /// What keeps the database from writing: then no event is accepted, whether or not a destination waits.
+    pub obstacle: Option<&'static str>,
 }
 
 impl Outage {
@@ -74,12 +79,21 @@ impl Outage {
     /// The type of the event that says that Weir sends again.
     pub const RECOVERED: &str = "weir.installation.recovered";
 
+    /// Why, as a sentence without its end.
+    pub fn reason(&self) -> String {
+        match self.obstacle {
+            Some(obstacle) => format!("the database takes no writes, because {obstacle}: no event is accepted"),
+            None => self.fault.sentence().to_owned(),
+        }
+    }
+
     /// The `data` of the event, to somebody who sees so many of the stalled destinations. `tenant`: that of the event.
     pub fn data(&self, tenant: &str, destinations: u64) -> Value {
         let wait = if destinations == 1 { "destination waits" } else { "destinations wait" };
+        let reason = self.reason();
         json!({
             "tenant": tenant,
-            "reason": format!("{}; {destinations} {wait}", self.fault.sentence()),
+            "reason": format!("{reason}; {destinations} {wait}"),
             "cause": self.fault.as_str(),
             "since": self.since.to_string(),
             "destinations": destinations,

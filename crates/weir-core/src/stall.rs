@@ -160,6 +160,8 @@ pub struct StallReport {
     pub is_complete: bool,
     /// What is wrong with the installation, whether or not a start is late.
     pub fault: Option<Fault>,
+    /// Since when the database takes no writes, and why.
+    pub unwritable: Option<(Timestamp, &'static str)>,
     /// Starts that are late by [`SHOWN_AFTER`] or more.
     pub late: HashMap<DestinationId, Late>,
     /// Destinations that send, and less than their limits allow.
@@ -204,17 +206,21 @@ impl StallReport {
         self.stalled().filter(|(_, late)| late.fault.is_of_installation())
     }
 
-    /// The fault of the installation that stalls destinations. `None`: not known; `Some(None)`: there is none.
+    /// The fault of the installation that stalls destinations or lets no event in. `None`: not known; `Some(None)`: there
+    /// is none.
     pub fn outage(&self, now: Timestamp) -> Option<Option<Outage>> {
         if now.since(self.at) > Self::VALID {
             return None;
+        }
+        if let Some((since, obstacle)) = self.unwritable {
+            return Some(Some(Outage { fault: Fault::StoreUnwritable, since, obstacle: Some(obstacle) }));
         }
         // Each keeps the fault of its last look, and only some are looked at in each pass: what is wrong now goes first.
         let Some((_, first)) = self.stalled_by_outage().min_by_key(|(id, late)| (late.since, *id)) else {
             return self.is_complete.then_some(None);
         };
         let fault = self.fault.filter(|fault| fault.is_of_installation()).unwrap_or(first.fault);
-        Some(Some(Outage { fault, since: first.since }))
+        Some(Some(Outage { fault, since: first.since, obstacle: None }))
     }
 
     fn is_stall(&self, late: &Late) -> bool {

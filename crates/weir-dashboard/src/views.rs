@@ -159,6 +159,7 @@ pub(crate) fn reason_in_words(reason: &str) -> &str {
         "key" => "What waits is of limit keys whose own limits allow no more, or that are paused",
         "adaptive" => "It sends at its adaptive pace",
         "refused_within_limit" => "The receiver refuses sends that keep the limit",
+        "failing" => "Its attempts fail: none of the last minute succeeded, and what waits is sent again later",
         "slow" => "The receiver answers slowly, so max_in_flight is reached before the limit",
         "held" => {
             "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it or its limit group"
@@ -223,6 +224,7 @@ extend! {
         fn severity(&self) -> &'static str {
             match self.why() {
                 _ if self.drain() == Drain::Never || self.destination.breaker_state != "closed" => "bad",
+                Some("failing") => "bad",
                 Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",
                 _ => "",
             }

@@ -71,6 +71,8 @@ pub struct StallWatch {
     began: Timestamp,
     /// When the last pass read the store.
     read_at: Timestamp,
+    /// Since when the store takes no writes, and why.
+    unwritable: Option<(Timestamp, &'static str)>,
     /// How long the store took for the last check.
     round_trip: Duration,
     /// The destinations that owe something.
@@ -109,7 +111,10 @@ impl StallWatch {
         let began = clock.now();
         let (watched, beats, logged) = (HashMap::new(), HashMap::new(), BTreeSet::new());
         let round_trip = Duration::ZERO;
-        (Self { store, queue, clock, report, began, read_at: began, round_trip, watched, beats, logged }, reports)
+        let (read_at, unwritable) = (began, None);
+        let watch =
+            Self { store, queue, clock, report, began, read_at, unwritable, round_trip, watched, beats, logged };
+        (watch, reports)
     }
 
     /// Makes passes until `shutdown` resolves.
@@ -131,7 +136,15 @@ impl StallWatch {
 
     /// Makes one pass.
     pub async fn pass(&mut self) {
-        let report = match timeout(STORE_TIMEOUT, self.read()).await {
+        let read = timeout(STORE_TIMEOUT, self.read()).await;
+        self.unwritable = match &read {
+            Ok(Err(StoreError::CannotWrite { obstacle, .. })) => {
+                let since = self.unwritable.map_or_else(|| self.clock.now(), |(since, _)| since);
+                Some((since, obstacle.as_str()))
+            }
+            _ => None,
+        };
+        let report = match read {
             Ok(Ok(read)) => self.look(&read).await,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "the watch over stalls cannot read the store");
@@ -281,12 +294,14 @@ impl StallWatch {
                 behind.insert(*id, fault);
             }
         }
-        StallReport { at: now, is_complete: now.since(self.began) >= STALLED_AFTER * 2, fault, late, behind }
+        let is_complete = now.since(self.began) >= STALLED_AFTER * 2;
+        StallReport { at: now, is_complete, fault, unwritable: None, late, behind }
     }
 
-    /// The store cannot be read: what waited at the last pass waits still, and nothing is sent for long without it.
+    /// The store cannot be read or written: what waited at the last pass waits still, and nothing is sent for long without it.
     fn blind(&self) -> StallReport {
-        let (now, fault) = (self.clock.now(), Fault::StoreSlow);
+        let now = self.clock.now();
+        let fault = if self.unwritable.is_some() { Fault::StoreUnwritable } else { Fault::StoreSlow };
         let is_late = now.since(self.read_at) >= SHOWN_AFTER;
         // Those that were seen to wait without a reason, or that were sent to.
         let may_send = |of: &&Watched| of.track.is_some() || of.moved_at + LATELY >= self.read_at;
@@ -295,7 +310,8 @@ impl StallWatch {
             let since = of.late.map_or(self.read_at, |late| late.since.min(self.read_at));
             (*id, Late { since, fault })
         });
-        StallReport { at: now, is_complete: true, fault: Some(fault), late: late.collect(), behind: HashMap::new() }
+        let (late, behind) = (late.collect(), HashMap::new());
+        StallReport { at: now, is_complete: true, fault: Some(fault), unwritable: self.unwritable, late, behind }
     }
 
     /// The destinations to look at in this pass: those that were not looked at for the longest.

@@ -47,14 +47,20 @@ pub enum Obstacle {
     FileGone,
 }
 
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Obstacle {
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::DiskFull => "its disk is full",
             Self::DiskFails => "its disk reports errors",
             Self::ReadOnly => "it is read-only",
             Self::FileGone => "its file was removed or replaced",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

@@ -72,7 +72,13 @@ fn the_reason_names_the_first_thing_that_keeps_a_backlog_from_being_sent() {
     assert_eq!(reason_of(pause, &waits), Some("paused"));
     let mut retrying = StateCounts::default();
     retrying.add(DeliveryState::Retrying, 5);
-    assert_eq!(reason_of(|_| {}, &Measured { counts: retrying, ..waits }), None, "they wait for their retries");
+    let retrying = Measured { counts: retrying, ..waits.clone() };
+    assert_eq!(reason_of(|_| {}, &retrying), None, "they wait for their retries");
+    let failing = |of: &Measured| Measured { fails: true, ..of.clone() };
+    assert_eq!(reason_of(|_| {}, &failing(&retrying)), Some("failing"));
+    assert_eq!(reason_of(order, &failing(&waits)), Some("failing"), "the heads of its groups fail");
+    assert_eq!(reason_of(|_| {}, &failing(&waits)), Some("limit"), "new deliveries are due");
+    assert_eq!(reason_of(hold, &failing(&retrying)), Some("held"));
 }
 
 #[test]

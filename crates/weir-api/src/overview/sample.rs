@@ -25,7 +25,7 @@ use super::{
     row::{Row, Standing},
     version,
 };
-use crate::figures::{Figures, Measured, Reason, flood_began, is_slow, per_second, share};
+use crate::figures::{FAILING, Figures, Measured, Reason, flood_began, is_slow, per_second, share};
 
 /// How many destinations are read at one time.
 const AT_ONCE: u32 = 1_000;
@@ -153,6 +153,7 @@ impl Sample {
                 older_arrivals_per_s: per_second(older_arrivals, began.min(newer_from), newer_from),
                 newer_arrivals_per_s: per_second(newer.arrivals, newer_from, now),
                 refusals: refusals.found(destination).flatten(),
+                fails: all.failed >= FAILING && all.delivered == 0,
                 // Under a backlog the cursors are where a send of just now left them.
                 rings: Vec::new(),
                 usual_cost: costs.of(id),
@@ -366,6 +367,7 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
             | Reason::RefusedWithinLimit
             | Reason::Held
             | Reason::Ordered
+            | Reason::Failing
             | Reason::Slow,
         ) => 2,
         Some(Reason::Adaptive | Reason::Group | Reason::Key | Reason::Limit) => 3,

@@ -149,7 +149,7 @@ parameters! {
 ///
 /// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high
 /// backlog, a receiver that answers many sends with 429, refusals within its limit or an adaptive pace far below what it was,
-/// each limit group that is behind, and a fault of Weir itself that stalls destinations, by
+/// each limit group that is behind, and a fault of Weir itself that stalls destinations or keeps the database from writing, by
 /// the same thresholds as the alerts, in all tenants of the key. It is read from the state itself: no destination needs to
 /// subscribe to alerts. The worst comes first.
 #[utoipa::path(
@@ -197,11 +197,11 @@ pub(crate) async fn active(
             found.push((BEHIND, &backlog.group.name, *backlog.group.id.as_bytes(), Found::Group(backlog, measures)));
         }
     }
-    // A fault of Weir itself is one alert, however many destinations it stalls.
+    // A fault of Weir itself is one alert, however many destinations it stalls. A store that takes no writes lets no event in.
     if let Some(Some(outage)) = stalls.outage(now) {
         let is_seen = |id| sample.row(id).is_some_and(|row| scope.includes(&row.destination.settings.tenant));
         let destinations = stalls.stalled_by_outage().filter(|(id, _)| is_seen(*id)).count() as u64;
-        if destinations > 0 && is_listed(Outage::STALLED) {
+        if (destinations > 0 || outage.obstacle.is_some()) && is_listed(Outage::STALLED) {
             found.push((Outage::STALLED, &everywhere, [0; 16], Found::Installation(outage, destinations)));
         }
     }

@@ -11,7 +11,7 @@ use super::destinations::{self, adaptive::rate_view, rates, view::override_view}
 use crate::{
     auth::Caller,
     fair_share::Turn,
-    figures::{Figures, Measured, millis},
+    figures::{Figures, Measured, Reason, millis},
     overview::{Minutes, Order, Row, Sample, Standing, Totals},
     problem::ApiResult,
     readers::{
@@ -272,6 +272,7 @@ pub(crate) async fn show(
         counts: row.figures.counts,
         oldest_at: row.figures.oldest_age.map(|age| sample.as_of.before(age)),
         refusals: row.figures.refusals,
+        fails: row.figures.reason == Some(Reason::Failing),
         ..backlog::measure(&api, &row.destination, &counts, now).await?
     };
     let destination = Arc::clone(&row.destination);

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::claim::ProcessId;
-use weir_store::{ProcessProfile, RunningProcess};
+use weir_queue::QueueError;
+use weir_store::{ProcessProfile, RunningProcess, StoreError};
 
 use crate::{auth::Caller, problem::ApiResult, readers::query::Query, state::Api};
 
@@ -27,28 +28,59 @@ pub(crate) async fn show(
     caller.check_unbound()?;
     let installation = &api.installation;
     let (store, queue, queue_depths, processes) = tokio::join!(
-        probe(installation.store, api.store.check()),
-        probe(installation.queue, api.queue.check()),
+        probe(installation.store, api.store.check(), obstacle),
+        probe(installation.queue, api.queue.check(), refusal),
         tokio::time::timeout(ANSWERS_WITHIN, (installation.queue_depths)()),
         tokio::time::timeout(ANSWERS_WITHIN, api.store.running_processes()),
     );
     let processes = processes.ok().and_then(Result::ok);
+    let now = api.clock.now();
+    let outage = api.live.stalls().outage(now).flatten();
     Ok(Json(types::InstallationStatus {
-        as_of: api.clock.now(),
+        as_of: now,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         store: types::Backend { free_bytes: (installation.free_bytes)(), ..store },
         queue,
         queue_depths: queue_depths.ok().flatten(),
         processes: processes.map(|processes| processes.into_iter().map(process).collect()),
+        outage: outage.map(|outage| types::InstallationOutage {
+            cause: outage.fault.as_str().to_owned(),
+            reason: outage.reason(),
+            since: outage.since,
+        }),
     }))
 }
 
-async fn probe<E>(kind: &'static str, check: impl Future<Output = Result<(), E>>) -> types::Backend {
+/// What keeps a store that answers from writing.
+fn obstacle(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::CannotWrite { obstacle, .. } => Some(obstacle.to_string()),
+        _ => None,
+    }
+}
+
+/// What a queue that answers says. Behind it, Redis names the script, which tells an operator nothing.
+fn refusal(error: &QueueError) -> Option<String> {
+    match error {
+        QueueError::Refused(reason) => {
+            reason.split(". script:").next().map(|reason| format!("it refuses calls: {reason}"))
+        }
+        _ => None,
+    }
+}
+
+async fn probe<E>(
+    kind: &'static str,
+    check: impl Future<Output = Result<(), E>>,
+    obstacle: impl Fn(&E) -> Option<String>,
+) -> types::Backend {
     #[expect(clippy::disallowed_methods, reason = "it measures an answer, and decides nothing about sends")]
     let asked = Instant::now();
-    let is_reachable = matches!(tokio::time::timeout(ANSWERS_WITHIN, check).await, Ok(Ok(())));
+    let checked = tokio::time::timeout(ANSWERS_WITHIN, check).await;
+    let is_reachable = matches!(checked, Ok(Ok(())));
+    let obstacle = checked.ok().and_then(Result::err).and_then(|error| obstacle(&error));
     let answered_in_ms = is_reachable.then(|| (asked.elapsed().as_secs_f64() * 1_000_000.0).round() / 1_000.0);
-    types::Backend { kind: kind.to_owned(), is_reachable, answered_in_ms, free_bytes: None }
+    types::Backend { kind: kind.to_owned(), is_reachable, obstacle, answered_in_ms, free_bytes: None }
 }
 
 pub(crate) fn process(process: RunningProcess) -> types::Process {

@@ -21,12 +21,13 @@ async fn the_status_shows_processes_store_and_queue() {
     let expected = json!({
         "as_of": "2026-11-21T07:30:00.000Z",
         "version": "0.1.0",
-        "store": {"kind": "sqlite", "is_reachable": true, "answered_in_ms": null, "free_bytes": 7_000_000},
-        "queue": {"kind": "memory", "is_reachable": true, "answered_in_ms": null, "free_bytes": null},
+        "store": {"kind": "sqlite", "is_reachable": true, "obstacle": null, "answered_in_ms": null, "free_bytes": 7_000_000},
+        "queue": {"kind": "memory", "is_reachable": true, "obstacle": null, "answered_in_ms": null, "free_bytes": null},
         "queue_depths": {"jobs": 2, "ready": 1, "oldest_waited_ms": 40, "queued": 3, "in_flight": 4},
         "processes": [{
             "id": 1, "role": "serve", "version": "0.1.0", "host": "web-1", "started_at": "2026-11-21T07:30:00.000Z",
         }],
+        "outage": null,
     });
     assert_eq!(status, expected);
 }

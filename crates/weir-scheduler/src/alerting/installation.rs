@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn an_outage_without_subscribers_is_in_the_history_once_and_a_later_subscriber_is_told() {
-        let outage = Some(Some(Outage { fault: Fault::NoWorker, since: NOW }));
+        let outage = Some(Some(Outage { fault: Fault::NoWorker, since: NOW, obstacle: None }));
         let (record, recipients) = news(AlertRecord::default(), outage, &[]).unwrap();
         assert_eq!(ids(&recipients), [(ALL_TENANTS.to_owned(), vec![])]);
         assert!(news(record, outage, &[]).is_none());

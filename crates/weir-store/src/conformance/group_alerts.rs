@@ -165,7 +165,7 @@ pub async fn a_group_that_only_bounds_what_is_in_flight_is_behind_while_that_is_
 
 pub async fn the_alert_about_the_installation_is_recorded_beside_those_of_destinations(mut subject: Subject) {
     subject.create_many(1).await;
-    let outage = Outage { fault: Fault::NoWorker, since: NOW };
+    let outage = Outage { fault: Fault::NoWorker, since: NOW, obstacle: None };
     assert_eq!(subject.store.installation_alerts().await.expect("read"), Default::default());
     let told = AlertState::default().outage_alert(Some(Some(outage))).expect("an alert");
     let record = AlertRecord::new(told, told);

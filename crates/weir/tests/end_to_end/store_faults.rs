@@ -38,7 +38,22 @@ async fn is_not_ready(app: &App, obstacle: &str) {
     let (status, body) = post(app).await;
     assert!(status == 503 && says_why(&body), "{status} {body}");
     eventually("the metric shows it", SECOND * 10, async || app.metric("weir_store_up").await == 0.0).await;
+    is_listed(app, obstacle).await;
     assert_eq!(app.status("/healthz").await, 200, "a restart would not help");
+}
+
+/// Waits until what is wrong now names the obstacle, with nothing waiting. A process without an API has no such list.
+async fn is_listed(app: &App, obstacle: &str) {
+    let because = obstacle.rsplit(", because ").next().unwrap();
+    eventually("it is listed", NOTICED, async || {
+        let (_, active) = app.request(Method::GET, "/v1/alerts/active", None).await;
+        let alert = &active["data"][0];
+        let says_why = alert["data"]["reason"].as_str().is_some_and(|reason| reason.contains(because));
+        alert["data"]["cause"] == "store_unwritable" && says_why
+    })
+    .await;
+    let (_, status) = app.request(Method::GET, "/v1/status", None).await;
+    assert_eq!(status["store"]["obstacle"], because, "{status}");
 }
 
 async fn is_ready_again(app: &App) {

@@ -158,6 +158,10 @@ impl Live {
                 }
                 None => "It sends at its adaptive pace.".to_owned(),
             },
+            Some("failing") => {
+                "Its attempts fail: none of the last minute succeeded. What waits is sent again later. The tab Deliveries has the errors."
+                    .to_owned()
+            }
             Some("slow") => {
                 let places = row.destination.max_in_flight.count();
                 match self.answer_time() {

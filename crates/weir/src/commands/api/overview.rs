@@ -115,6 +115,7 @@ pub(super) fn why(row: &OverviewRow) -> (String, Tone) {
     }
     match row.reason.as_deref() {
         None => (NONE.to_owned(), Tone::Plain),
+        Some("failing") => ("its attempts fail".to_owned(), Tone::Bad),
         Some("slow") => (format!("slow receiver, {} in flight", destination.max_in_flight), Tone::Waiting),
         Some("ordered") => ("order of keys".to_owned(), Tone::Plain),
         Some("group") => ("its share of its limit group".to_owned(), Tone::Plain),
@@ -157,6 +158,7 @@ pub(super) mod tests {
         let why = |destination: Value, figures: Value| why(&overview_row(&destination, &figures)).0;
         assert_eq!(why(json!({}), json!({})), "its limit");
         assert_eq!(why(json!({}), json!({"reason": null})), "–");
+        assert_eq!(why(json!({}), json!({"reason": "failing"})), "its attempts fail");
         assert_eq!(why(json!({}), json!({"reason": "slow"})), "slow receiver, 64 in flight");
         assert_eq!(why(json!({}), json!({"reason": "key"})), "the limits of its keys");
         let open = json!({"breaker_state": "open", "breaker_reason": "10 failures in a row"});

@@ -43,6 +43,7 @@ fn text(status: &InstallationStatus, overview: Option<&Overview>, groups: &[Limi
         lines.push(("backlog", overview::backlog_text(totals)));
         lines.push(("traffic", overview::rates_text(totals)));
     }
+    lines.extend(status.outage.as_ref().map(|outage| ("outage", format!("{}, since {}", outage.reason, outage.since))));
     // Those that hold their members back.
     lines.extend(groups.iter().filter_map(held_back).take(SHOWN_GROUPS).map(|text| ("limit group", text)));
     let heading = format!("Weir {} at {}", status.version, status.as_of);
@@ -57,7 +58,10 @@ fn backend(backend: &Backend) -> String {
     match (backend.is_reachable, backend.answered_in_ms) {
         (true, Some(ms)) => format!("{}, answers in {ms:.1} ms", backend.kind),
         (true, None) => backend.kind.clone(),
-        (false, _) => format!("{}, DOES NOT ANSWER", backend.kind),
+        (false, _) => match &backend.obstacle {
+            Some(obstacle) => format!("{}, CANNOT BE USED: {obstacle}", backend.kind),
+            None => format!("{}, DOES NOT ANSWER", backend.kind),
+        },
     }
 }
 
@@ -94,6 +98,7 @@ mod tests {
             "store": {"kind": "postgres", "is_reachable": true, "answered_in_ms": 1.26},
             "queue": {"kind": "redis", "is_reachable": false, "answered_in_ms": null},
             "queue_depths": null,
+            "outage": {"cause": "queue_away", "reason": "Redis is away", "since": "2026-11-26T04:10:00.000Z"},
             "processes": [{
                 "id": 7, "role": "worker", "version": "0.1.0", "host": "a-pod-with-a-very-long-name-as-kubernetes-makes-them-for-every-replica-set",
                 "started_at": "2026-11-26T04:00:00.000Z",
@@ -101,7 +106,7 @@ mod tests {
         });
         let screen = Screen { width: Some(80), ..Screen::PLAIN };
         let text = text(&serde_json::from_value(status).unwrap(), None, &[], screen);
-        for part in ["postgres, answers in 1.3 ms", "redis, DOES NOT ANSWER", "worker", "30m"] {
+        for part in ["postgres, answers in 1.3 ms", "redis, DOES NOT ANSWER", "Redis is away, since", "worker", "30m"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");

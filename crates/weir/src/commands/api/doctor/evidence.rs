@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use serde_json::json;
-use weir_api_types::{ActiveAlert, Activity, InstallationStatus, LimitGroupRow, OverviewRow, Readiness};
+use weir_api_types::{
+    ActiveAlert, Activity, DestinationOverview, InstallationStatus, LimitGroupRow, OverviewRow, Readiness,
+};
 use weir_core::{Clock as _, Timestamp};
 
 use super::super::{
@@ -25,11 +27,17 @@ pub(super) fn is_behind_a_pause(row: &OverviewRow) -> bool {
     row.destination.paused && row.backlog > 0
 }
 
+pub(super) fn has_open_breaker(row: &OverviewRow) -> bool {
+    row.destination.breaker_state != "closed"
+}
+
 /// The answers of a server.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     /// Why there is no answer at all.
     pub(super) unreachable: Option<String>,
+    /// Why the server did not say its state, or that of the destinations.
+    pub(super) unread: Option<String>,
     pub(super) status: Option<InstallationStatus>,
     /// How far the clock of the server is ahead of that of this machine, in seconds.
     pub(super) clock_ahead_s: Option<f64>,
@@ -41,6 +49,8 @@ pub(super) struct Evidence {
     pub(super) groups: Vec<LimitGroupRow>,
     /// When the first destinations were paused whose deliveries wait, by their ids.
     pub(super) paused_at: HashMap<String, Timestamp>,
+    /// How the last attempts at the first destinations with an open breaker failed, by their ids: `503`, `dns`.
+    pub(super) last_errors: HashMap<String, String>,
     /// There are more destinations than were read.
     pub(super) is_cut: bool,
     /// The metrics of the process that answers; `None`: it serves them elsewhere.
@@ -65,7 +75,7 @@ impl Evidence {
             }
             Err(error) if error.is::<Misuse>() => return Err(error),
             // The server answers, and its store does not: the other answers say more.
-            Err(_) => {}
+            Err(error) => evidence.unread = Some(format!("{error:#}")),
         }
         evidence.readiness = match call.client.get(&["readyz"], &Fields::new()).await {
             Ok(answer) => Some(Ok(answer.read()?)),
@@ -73,9 +83,12 @@ impl Evidence {
         };
         let query = fields(&json!({"sort": "trouble"}))?;
         // While the store is away there is no overview.
-        if let Ok(rows) = call.client.list(&overview::PATH, &query, MOST_ROWS).await {
-            evidence.is_cut = rows.is_cut;
-            evidence.rows = rows.read()?;
+        match call.client.list(&overview::PATH, &query, MOST_ROWS).await {
+            Ok(rows) => {
+                evidence.is_cut = rows.is_cut;
+                evidence.rows = rows.read()?;
+            }
+            Err(error) => evidence.unread = evidence.unread.take().or_else(|| Some(format!("{error:#}"))),
         }
         let query = fields(&json!({"type": "weir.destination.refusing"}))?;
         // A server of an earlier version has no such alerts.
@@ -93,6 +106,13 @@ impl Evidence {
             let pause = changes.into_iter().find(|change| change.action == "destination.paused");
             evidence.paused_at.extend(pause.map(|pause| (row.destination.id.clone(), pause.at)));
         }
+        for row in evidence.rows.iter().filter(|row| has_open_breaker(row)).take(NAMED) {
+            let path = ["v1", "destinations", &row.destination.id, "overview"];
+            let Ok(answer) = call.client.get(&path, &Fields::new()).await else { break };
+            let Some(last) = answer.read::<DestinationOverview>()?.last_failure else { continue };
+            let error = last.status_code.map(|status| status.to_string()).or(last.error_kind);
+            evidence.last_errors.extend(error.map(|error| (row.destination.id.clone(), error)));
+        }
         evidence.metrics =
             call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());
         Ok(evidence)
@@ -107,9 +127,11 @@ impl Evidence {
                 status.store.kind, status.queue.kind
             ));
         }
-        parts.extend(self.readiness.is_some().then(|| "readiness and clocks".to_owned()));
+        parts.extend(self.readiness.is_some().then(|| "readiness and clock of the process that answers".to_owned()));
         let more = if self.is_cut { ", those in trouble first" } else { "" };
-        if self.status.is_some() {
+        if self.status.is_some() && self.unread.is_some() {
+            parts.push("not the destinations, which could not be read".to_owned());
+        } else if self.status.is_some() {
             let destinations = count(self.rows.len() as u64, "destination", "destinations");
             parts.push(format!("{destinations} with their backlogs and breakers{more}"));
             let disk = self.status.as_ref().and_then(|status| status.store.free_bytes);

@@ -7,7 +7,7 @@ use weir_core::stall::Fault;
 
 use super::{
     super::overview::title,
-    evidence::{Evidence, is_behind_a_pause},
+    evidence::{Evidence, has_open_breaker, is_behind_a_pause},
     finding::{
         Finding,
         Severity::{Note, Problem},
@@ -30,6 +30,10 @@ const DISK_PROBLEM: u64 = 512 << 20;
 const DISK_NOTE: u64 = 5 << 30;
 /// SQLite cannot write with less than a checkpoint needs.
 const DISK_FULL: u64 = 16 << 20;
+/// Each obstacle has its row there.
+const UNWRITABLE_STEP: &str =
+    "docs/operations/sqlite.md#what-the-messages-mean says what to do for this cause, also for PostgreSQL";
+const REFUSING_STEP: &str = "docs/operations/runbook.md#weirredisaway says what to do: memory, password, failover";
 const LARGE_WAL_BYTES: f64 = (1_u64 << 30) as f64;
 
 /// The findings, problems first.
@@ -53,7 +57,9 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
     readiness(&mut found, evidence);
     clock(&mut found, evidence);
     resources(&mut found, evidence);
-    faults(&mut found, &evidence.rows);
+    faults(&mut found, evidence);
+    outage(&mut found, evidence);
+    unread(&mut found, evidence);
     receivers(&mut found, evidence);
     groups(&mut found, &evidence.groups);
     refusing(&mut found, &evidence.refusing);
@@ -63,7 +69,13 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
 
 fn backend(found: &mut Vec<Finding>, subject: &'static str, backend: &Backend, slow_ms: f64) {
     let kind = &backend.kind;
-    if !backend.is_reachable {
+    if let Some(obstacle) = &backend.obstacle {
+        let (text, next) = match subject {
+            "store" => (format!("takes no writes, because {obstacle}: no event can be accepted"), UNWRITABLE_STEP),
+            _ => (format!("cannot be used, because {obstacle}: events wait, and nothing is sent"), REFUSING_STEP),
+        };
+        found.push(finding(Problem, subject, format!("the {subject} ({kind}) {text}"), next));
+    } else if !backend.is_reachable {
         let (effect, setting) = match subject {
             "store" => ("no event can be accepted, and nothing is sent", "WEIR_DATABASE_URL"),
             _ => ("events are accepted and wait, and nothing is sent", "WEIR_REDIS_URL"),
@@ -213,7 +225,8 @@ fn resources(found: &mut Vec<Finding>, evidence: &Evidence) {
 }
 
 /// Destinations that Weir itself keeps from sends, by the judgement of the watch over stalls.
-fn faults(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
+fn faults(found: &mut Vec<Finding>, evidence: &Evidence) {
+    let rows = &evidence.rows;
     for fault in Fault::all() {
         let late: Vec<_> = rows.iter().filter(|row| row.reason.as_deref() == Some(fault.as_str())).collect();
         if late.is_empty() || is_told(found, fault) {
@@ -227,8 +240,8 @@ fn faults(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
             if sends { "gets less than the limits allow" } else { "gets nothing, although the limits allow it" };
         let text = format!("{} {effect}: {}", named(late.iter().copied()), fault.sentence());
         let next = match fault {
-            Fault::NoWorker => start("worker"),
-            Fault::NoScheduler => start("scheduler"),
+            Fault::NoWorker => start_or_wake(evidence, "worker"),
+            Fault::NoScheduler => start_or_wake(evidence, "scheduler"),
             _ => "docs/operations/runbook.md#weirdestinationsstalled says what to do for this cause".to_owned(),
         };
         found.push(finding(severity, "backlog", text, next));
@@ -239,10 +252,47 @@ fn faults(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
 fn is_told(found: &[Finding], fault: Fault) -> bool {
     let names = |finding: &Finding| match fault {
         Fault::QueueAway => finding.subject == "queue" && finding.severity == Problem,
-        Fault::StoreSlow => finding.subject == "store",
+        Fault::StoreSlow | Fault::StoreUnwritable => matches!(finding.subject, "store" | "disk"),
         fault => finding.found.starts_with(fault.sentence()),
     };
     found.iter().any(names)
+}
+
+/// An outage that no finding names yet: the destinations could not be read, or wait in tenants that the key does not see.
+fn outage(found: &mut Vec<Finding>, evidence: &Evidence) {
+    let outage = evidence.status.as_ref().and_then(|status| status.outage.as_ref());
+    let Some((outage, fault)) = outage.and_then(|outage| Some((outage, Fault::named(&outage.cause)?))) else { return };
+    let is_of_rows = |finding: &Finding| finding.severity == Problem && finding.found.ends_with(fault.sentence());
+    if is_told(found, fault) || found.iter().any(is_of_rows) {
+        return;
+    }
+    let text = format!("deliveries are due and not sent since {}: {}", outage.since, outage.reason);
+    let next = "docs/operations/runbook.md#weirdestinationsstalled says what to do for this cause";
+    found.push(finding(Problem, "backlog", text, next));
+}
+
+/// Nothing is judged that was not read.
+fn unread(found: &mut Vec<Finding>, evidence: &Evidence) {
+    let Some(reason) = &evidence.unread else { return };
+    if found.iter().any(|finding| finding.severity == Problem) {
+        return;
+    }
+    let next = "ask again in a minute; if it stays, look at the log of the API and at `weir shedding`";
+    found.push(finding(Problem, "server", format!("the server does not say its state: {reason}"), next));
+}
+
+/// A process that is registered and gives no sign of life is not started again blindly.
+fn start_or_wake(evidence: &Evidence, role: &str) -> String {
+    let processes = evidence.status.as_ref().and_then(|status| status.processes.as_deref()).unwrap_or_default();
+    let silent = processes.iter().filter(|process| process.role.as_deref() == Some(role)).count();
+    match silent {
+        0 => start(role),
+        silent => format!(
+            "{} in `weir status`: killed a moment ago, suspended, or cut off from the database. Look at them; otherwise {}",
+            count(silent as u64, &format!("silent {role} is"), &format!("silent {role}s are")),
+            start(role)
+        ),
+    }
 }
 
 fn start(role: &str) -> String {
@@ -252,12 +302,18 @@ fn start(role: &str) -> String {
 fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
     let rows = &evidence.rows;
     let all = |matches: fn(&OverviewRow) -> bool| rows.iter().filter(|row| matches(row)).collect::<Vec<_>>();
-    let open = all(|row| row.destination.breaker_state != "closed");
+    let open = all(has_open_breaker);
     if let Some(first) = open.first() {
         let reason = first.destination.breaker_reason.as_deref().unwrap_or("it fails");
-        let text = format!("breakers are open: {} ({reason})", named(open.iter().copied()));
+        // Each may fail in its own way: the resolver, a certificate, the answers.
+        let with_error = |row: &&OverviewRow| match evidence.last_errors.get(&row.destination.id) {
+            Some(error) => format!("{} ({error})", title(&row.destination)),
+            None => title(&row.destination).to_owned(),
+        };
+        let names: Vec<_> = open.iter().map(with_error).collect();
+        let text = format!("breakers are open: {} ({reason})", listed(names.iter().map(String::as_str)));
         let next = format!(
-            "weir deliveries groups --destination '{}' shows the errors; the owner of the receiver must act",
+            "weir deliveries list --destination '{}' --state retrying shows the errors; the owner of the receiver must act",
             title(&first.destination)
         );
         found.push(finding(Note, "receivers", text, next));
@@ -303,6 +359,16 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
             format!("weir preview '{}' --limit N/second shows what another limit would do", title(&first.destination)),
         ));
     }
+    let failing = all(|row| row.reason.as_deref() == Some("failing"));
+    if let Some(first) = failing.first() {
+        let text = format!("no attempt of the last minute succeeded at {}", named(failing.iter().copied()));
+        let next = format!(
+            "weir deliveries list --destination '{}' --state retrying shows the errors; timeouts are a receiver that hangs; Weir sends again, \
+             and the owner of the receiver must act",
+            title(&first.destination)
+        );
+        found.push(finding(Note, "receivers", text, next));
+    }
     let slow = all(|row| row.reason.as_deref() == Some("slow"));
     if let Some(first) = slow.first() {
         let text = format!("receivers answer too slowly for their limits: {}", named(slow.iter().copied()));
@@ -311,7 +377,7 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
             "limits",
             text,
             format!(
-                "weir deliveries groups --destination '{}' shows whether requests end without an answer; if they are answered, raise \
+                "weir deliveries list --destination '{}' --state retrying shows whether requests end without an answer; if they are answered, raise \
                  max_in_flight as far as the receiver can take more requests at one time",
                 title(&first.destination)
             ),
@@ -415,6 +481,28 @@ mod tests {
         assert_eq!(subjects(&of(json!({"store": full}))), [(Problem, "disk")]);
         let full = json!({"kind": "sqlite", "is_reachable": false, "answered_in_ms": null, "free_bytes": 0});
         assert_eq!(subjects(&of(json!({"store": full}))), [(Problem, "disk")], "one cause");
+        // It answers, so it is not started again in vain.
+        let read_only = json!({"kind": "postgres", "is_reachable": false, "obstacle": "it is read-only"});
+        let found = of(json!({"store": read_only}));
+        assert_eq!(subjects(&found), [(Problem, "store")]);
+        let text = "the store (postgres) takes no writes, because it is read-only: no event can be accepted";
+        assert_eq!(found[0].2, text);
+        let full = json!({"kind": "redis", "is_reachable": false, "obstacle": "it refuses calls: OOM"});
+        let found = of(json!({"queue": full}));
+        assert!(found.len() == 1 && found[0].2.contains("because it refuses calls: OOM"), "{found:?}");
+        // A lock in the database: it answers, and the destinations cannot be read.
+        let outage = json!({"cause": "store_slow", "reason": "the database does not answer, or answers slowly",
+            "since": "2026-11-26T04:10:00.000Z"});
+        let locked = Evidence {
+            status: Some(self::status(&json!({"outage": outage}))),
+            unread: Some("503".to_owned()),
+            ..Evidence::default()
+        };
+        let found = told(&locked);
+        assert_eq!(subjects(&found), [(Problem, "backlog")]);
+        assert!(found[0].2.ends_with("answers slowly"), "{found:?}");
+        let unread = Evidence { unread: Some("503".to_owned()), ..Evidence::default() };
+        assert_eq!(subjects(&told(&unread)), [(Problem, "server")], "what was not read is not healthy");
         let unreachable = Evidence { unreachable: Some("refused".to_owned()), ..Evidence::default() };
         assert_eq!(subjects(&told(&unreachable)), [(Problem, "server")]);
     }
@@ -464,23 +552,27 @@ mod tests {
             overview_row(&brief, &figures)
         };
         let open = json!({"breaker_state": "open", "breaker_reason": "10 failures in a row"});
+        let bolt = json!({"id": "dst_2", "breaker_state": "open", "breaker_reason": "10 failures in a row"});
         let rows = vec![
             row("Acme", open.clone(), json!({"undelivered": 0})),
-            row("Bolt", open.clone(), json!({"undelivered": 0})),
+            row("Bolt", bolt, json!({"undelivered": 0})),
             row("Core", open.clone(), json!({"undelivered": 0})),
             row("Dune", open, json!({"undelivered": 0})),
             row("Echo", json!({}), json!({"undelivered": 3, "drains": false, "reason": "slow"})),
             row("Fern", json!({"id": "dst_6", "paused": true}), json!({"undelivered": 0})),
             row("Gold", json!({"id": "dst_7", "paused": true}), json!({"undelivered": 0})),
+            row("Hung", json!({}), json!({"undelivered": 0, "reason": "failing"})),
         ];
         let paused_at = HashMap::from([("dst_6".to_owned(), Timestamp::from_secs(1_800_000_000))]);
-        let found = told(&Evidence { rows, paused_at, ..Evidence::default() });
+        let last_errors = HashMap::from([("dst_2".to_owned(), "dns".to_owned())]);
+        let found = told(&Evidence { rows, paused_at, last_errors, ..Evidence::default() });
         assert!(found.iter().all(|(severity, ..)| *severity == Note), "{found:?}");
         let texts: Vec<_> = found.iter().map(|(.., text)| text.as_str()).collect();
-        assert_eq!(texts[0], "breakers are open: Acme, Bolt, Core and 1 more (10 failures in a row)");
+        assert_eq!(texts[0], "breakers are open: Acme, Bolt (dns), Core and 1 more (10 failures in a row)");
         assert_eq!(texts[1], "deliveries wait behind a pause: Fern (since 2027-01-15T08:00:00.000Z), Gold");
-        assert!(texts[2].ends_with("never drains: Echo") && texts[3].ends_with("limits: Echo"), "{texts:?}");
-        assert_eq!(texts[4], "3 dead letters at Echo");
+        assert!(texts[2].ends_with("never drains: Echo") && texts[4].ends_with("limits: Echo"), "{texts:?}");
+        assert_eq!(texts[3], "no attempt of the last minute succeeded at Hung");
+        assert_eq!(texts[5], "3 dead letters at Echo");
     }
 
     #[test]
