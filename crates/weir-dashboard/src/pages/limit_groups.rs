@@ -9,7 +9,7 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_api_types::{
-    Audit, LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, List, Preview, Reservation,
+    Audit, LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, List, Preview, RateLimit, Reservation,
 };
 use weir_core::access::Role;
 
@@ -35,11 +35,14 @@ use crate::{
 
 const PATH: &str = "/limit-groups";
 /// How many reservations are shown: those of the last seconds or minutes.
-const RESERVATIONS: &str = "50";
+const RESERVATIONS: &str = "10";
 /// The width of the bar of shares, in its own units.
 const BAR: f64 = 1_000.0;
 /// The colours of the bar. The members after them share the last one.
 const COLOURS: [&str; 8] = ["share-0", "share-1", "share-2", "share-3", "share-4", "share-5", "share-6", "share-7"];
+
+/// The colour of what callers outside Weir take.
+const OF_CALLERS: &str = "share-callers";
 
 /// The form of a group, with what was typed.
 struct Editor {
@@ -98,9 +101,15 @@ impl Editor {
 
 extend! {
     trait GroupText for LimitGroupRow {
+        /// The limits in force, and those after the override.
         fn limits(&self) -> String {
-            let limits: Vec<String> = self.limit_group.rate_limits.iter().map(|limit| limit.short()).collect();
-            if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
+            let listed = |limits: &[RateLimit]| match limits {
+                [] => "unlimited".to_owned(),
+                limits => limits.iter().map(|limit| limit.short()).collect::<Vec<_>>().join(", "),
+            };
+            let own = listed(&self.limit_group.rate_limits);
+            let overridden = self.limit_group.overridden.as_ref().and_then(|of| of.rate_limits.as_deref());
+            overridden.map_or_else(|| own.clone(), |now| format!("{} now, then {own}", listed(now)))
         }
 
         fn tenant(&self) -> &str {
@@ -204,19 +213,24 @@ impl Live {
         COLOURS[(*index).min(COLOURS.len() - 1)]
     }
 
-    /// Which part of the group's rate each member uses. If the group is unlimited, which part of all that is sent.
+    /// Which part of the group's rate each member and the callers outside Weir use. If the group is unlimited, which part of all
+    /// that is used.
     fn parts(&self) -> Vec<Part> {
-        let sent: f64 = self.shown.data.iter().map(|member| member.achieved_per_s).sum();
-        let whole = self.shown.row.configured_per_s.unwrap_or(sent).max(sent);
+        let members = self.shown.data.iter().enumerate();
+        let members = members.map(|(index, member)| (self.colour(&index), member.label(), member.achieved_per_s));
+        let of_callers = (OF_CALLERS, "Reservations", self.shown.reservations.per_s);
+        let users: Vec<(&str, &str, f64)> = members.chain([of_callers]).collect();
+        let used: f64 = users.iter().map(|(.., per_s)| per_s).sum();
+        let whole = self.shown.row.configured_per_s.unwrap_or(used).max(used);
         let mut x = 0.0;
         let mut parts = Vec::new();
-        for (index, member) in self.shown.data.iter().enumerate() {
-            let width = if whole > 0.0 { member.achieved_per_s / whole * BAR } else { 0.0 };
+        for (colour, name, per_s) in users {
+            let width = if whole > 0.0 { per_s / whole * BAR } else { 0.0 };
             if width > 0.0 {
-                let title = format!("{}: {}", member.label(), member.achieved_per_s.per_s());
+                let title = format!("{name}: {}", per_s.per_s());
                 // Rounded at both ends, so that parts meet.
                 let (from, to) = (x as u32, (x + width).round() as u32);
-                parts.push(Part { colour: self.colour(&index), x: from, width: to.saturating_sub(from), title });
+                parts.push(Part { colour, x: from, width: to.saturating_sub(from), title });
             }
             x += width;
         }
