@@ -370,7 +370,9 @@ fn view(
         remaining,
         // Only a running replay has an estimated end.
         eta_s: if state == "running" {
-            let at_most = destination.and_then(|id| with_backlog(sample.row(id)?, remaining));
+            // What has been moved is in the backlog.
+            let more = if phase == ReplayPhase::Moving { remaining } else { 0 };
+            let at_most = destination.and_then(|id| with_backlog(sample.row(id)?, more));
             let so_far = eta_s(figures.ended(), remaining, now.since(created_at));
             [so_far, at_most].into_iter().flatten().min()
         } else {
@@ -382,16 +384,16 @@ fn view(
     }
 }
 
-/// The time until a destination has sent its backlog and the remaining deliveries of a replay, which may be a part of it. While
+/// The time until a destination has sent its backlog and as many more, which may be a part of it. While
 /// live deliveries wait, the replay gets a small part of the rate; this is when both are done. `None`: it sends nothing now,
 /// more arrives than it may send, or a part of it may take longer than the rest.
-fn with_backlog(Row { destination, figures }: &Row, remaining: u64) -> Option<u64> {
+fn with_backlog(Row { destination, figures }: &Row, more: u64) -> Option<u64> {
     let bounded = [Reason::Limit, Reason::Group, Reason::Adaptive, Reason::Slow];
     if destination.settings.key_limits.is_some() || !figures.reason.is_none_or(|reason| bounded.contains(&reason)) {
         return None;
     }
     let per_s = figures.effective_per_s? - figures.inflow_per_s;
-    let waiting = (figures.counts.waiting() + remaining) as f64;
+    let waiting = (figures.counts.waiting() + more) as f64;
     (per_s > 0.0).then(|| (waiting / per_s).ceil() as u64)
 }
 

@@ -2,17 +2,17 @@
 //! proof.
 
 pub(crate) mod history;
+pub(crate) mod live;
 
 use askama::Template;
 use axum::extract::Query;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_api_types::{
-    Audit, LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, List, Preview, RateLimit, Reservation,
-};
+use weir_api_types::{Audit, LimitGroup, LimitGroupRow, List, Preview, RateLimit};
 use weir_core::access::Role;
 
+use self::live::{Live, MemberText as _, ReservationText as _};
 use super::destination::{
     limits::PreviewPart,
     limits_form::{ForecastText as _, Typed},
@@ -25,24 +25,14 @@ use crate::{
     fields::Fields,
     flash::Flash,
     frame::{Also, Frame, Me, Section},
-    names::label,
     path_id::PathId,
     refusal::Refusal,
-    units::{Seconds, Units as _},
-    views::{Drain, LimitText as _, OverrideText as _, reason_in_words},
+    units::Units as _,
+    views::{Drain, LimitText as _, OverrideText as _},
     visit::{Answered, Visit},
 };
 
 const PATH: &str = "/limit-groups";
-/// How many reservations are shown: those of the last seconds or minutes.
-const RESERVATIONS: &str = "10";
-/// The width of the bar of shares, in its own units.
-const BAR: f64 = 1_000.0;
-/// The colours of the bar. The members after them share the last one.
-const COLOURS: [&str; 8] = ["share-0", "share-1", "share-2", "share-3", "share-4", "share-5", "share-6", "share-7"];
-
-/// The colour of what callers outside Weir take.
-const OF_CALLERS: &str = "share-callers";
 
 /// The form of a group, with what was typed.
 struct Editor {
@@ -127,43 +117,6 @@ extend! {
     }
 }
 
-extend! {
-    trait MemberText for LimitGroupMember {
-        fn label(&self) -> &str {
-            label(&self.name, &self.url)
-        }
-
-        fn why(&self) -> String {
-            self.reason.as_deref().map_or("", reason_in_words).to_owned()
-        }
-    }
-}
-
-extend! {
-    trait ReservationText for Reservation {
-        /// How long the call may begin.
-        fn width(&self) -> Seconds {
-            Seconds(self.ends_at.since(self.starts_at).as_secs_f64())
-        }
-
-        fn state_in_words(&self) -> &str {
-            match self.state.as_str() {
-                "coming" => "coming",
-                "given_back" => "given back",
-                _ => "over",
-            }
-        }
-    }
-}
-
-/// A part of the bar: what one member uses of the rate, or what the last ones use together.
-struct Part {
-    colour: &'static str,
-    x: u32,
-    width: u32,
-    title: String,
-}
-
 #[derive(Template)]
 #[template(path = "limit_groups.html")]
 struct ListPage {
@@ -191,58 +144,6 @@ impl ListPage {
     fn next(&self) -> Option<String> {
         self.page.next_cursor.as_deref().map(|cursor| self.link(cursor))
     }
-}
-
-/// The figures of a group.
-struct Live {
-    base: String,
-    /// Where programs reach the API.
-    url: String,
-    may_change: bool,
-    shown: LimitGroupOverview,
-    /// The last ones.
-    reserved: Vec<Reservation>,
-}
-
-impl Live {
-    fn path(&self) -> String {
-        format!("{}{PATH}/{}", self.base, self.shown.row.limit_group.id)
-    }
-
-    fn colour(&self, index: &usize) -> &'static str {
-        COLOURS[(*index).min(COLOURS.len() - 1)]
-    }
-
-    /// Which part of the group's rate each member and the callers outside Weir use. If the group is unlimited, which part of all
-    /// that is used.
-    fn parts(&self) -> Vec<Part> {
-        let members = self.shown.data.iter().enumerate();
-        let members = members.map(|(index, member)| (self.colour(&index), member.label(), member.achieved_per_s));
-        let of_callers = (OF_CALLERS, "Reservations", self.shown.reservations.per_s);
-        let users: Vec<(&str, &str, f64)> = members.chain([of_callers]).collect();
-        let used: f64 = users.iter().map(|(.., per_s)| per_s).sum();
-        let whole = self.shown.row.configured_per_s.unwrap_or(used).max(used);
-        let mut x = 0.0;
-        let mut parts = Vec::new();
-        for (colour, name, per_s) in users {
-            let width = if whole > 0.0 { per_s / whole * BAR } else { 0.0 };
-            if width > 0.0 {
-                let title = format!("{name}: {}", per_s.per_s());
-                // Rounded at both ends, so that parts meet.
-                let (from, to) = (x as u32, (x + width).round() as u32);
-                parts.push(Part { colour, x: from, width: to.saturating_sub(from), title });
-            }
-            x += width;
-        }
-        parts
-    }
-}
-
-/// The part of the page that live updates replace.
-#[derive(Template)]
-#[template(path = "limit_group_live.html")]
-struct LivePart {
-    live: Live,
 }
 
 #[derive(Template)]
@@ -329,18 +230,9 @@ fn is_shown(refusal: &Refusal) -> bool {
     [StatusCode::UNPROCESSABLE_ENTITY, StatusCode::CONFLICT, StatusCode::PRECONDITION_FAILED].contains(&refusal.status)
 }
 
-async fn read_live(visit: &Visit, id: &str) -> Result<Live, Refusal> {
-    let overview = ApiPath::of(["limit-groups", id, "overview"]);
-    let reservations = ApiPath::of(["limit-groups", id, "reservations"]).with("limit", RESERVATIONS);
-    let (me, shown, reserved): (_, LimitGroupOverview, List<Reservation>) =
-        tokio::try_join!(visit.me(), visit.api.get(&overview), visit.api.get(&reservations))?;
-    let may_change = may_change(&me, shown.row.limit_group.tenant.as_deref());
-    Ok(Live { base: visit.site.base.clone(), url: visit.public_url(), may_change, shown, reserved: reserved.data })
-}
-
 async fn read(visit: &Visit, id: &str) -> Result<GroupPage, Refusal> {
     let call = Call::get(&api_path(id));
-    let (me, answer, live) = tokio::try_join!(visit.me(), visit.api.send(&call), read_live(visit, id))?;
+    let (me, answer, live) = tokio::try_join!(visit.me(), visit.api.send(&call), live::read(visit, id))?;
     let group: LimitGroup = answer.read()?;
     let may_change = live.may_change;
     let editor = Editor::of(Some(&group), answer.etag().unwrap_or_default());
@@ -357,11 +249,6 @@ pub(super) async fn refused_for_a_while(visit: &Visit, id: &str, form: Refused) 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let page = read(&visit, &id).await?;
     visit.page(&page)
-}
-
-pub(crate) async fn fragment(visit: Visit, PathId(id): PathId) -> Answered {
-    let live = read_live(&visit, &id).await?;
-    visit.fragment(&LivePart { live })
 }
 
 /// The audit of the last hour.
