@@ -9,10 +9,9 @@ use axum::extract::Query;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_api_types::{Audit, LimitGroup, LimitGroupRow, List, Preview, RateLimit};
-use weir_core::access::Role;
+use weir_api_types::{Audit, LimitGroup, LimitGroupRow, List, Preview};
 
-use self::live::{Live, MemberText as _, ReservationText as _};
+use self::live::{GroupText as _, Live, MemberText as _, PATH, ReservationText as _, may_change};
 use super::destination::{
     limits::PreviewPart,
     limits_form::{ForecastText as _, Typed},
@@ -20,19 +19,16 @@ use super::destination::{
 };
 use crate::{
     client::{ApiPath, Call, append},
-    extend::extend,
     faults::{Faults, Refused},
     fields::Fields,
     flash::Flash,
-    frame::{Also, Frame, Me, Section},
+    frame::{Also, Frame, Section},
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
-    views::{Drain, LimitText as _, OverrideText as _},
+    views::{Drain, OverrideText as _},
     visit::{Answered, Visit},
 };
-
-const PATH: &str = "/limit-groups";
 
 /// The form of a group, with what was typed.
 struct Editor {
@@ -86,34 +82,6 @@ impl Editor {
     fn refused(mut self, refusal: &Refusal) -> Self {
         self.faults = self.typed.faults_beside(refusal, &[("name", "Name"), ("tenant", "Tenant")]);
         self
-    }
-}
-
-extend! {
-    trait GroupText for LimitGroupRow {
-        /// The limits in force, and those after the override.
-        fn limits(&self) -> String {
-            let listed = |limits: &[RateLimit]| match limits {
-                [] => "unlimited".to_owned(),
-                limits => limits.iter().map(|limit| limit.short()).collect::<Vec<_>>().join(", "),
-            };
-            let own = listed(&self.limit_group.rate_limits);
-            let overridden = self.limit_group.overridden.as_ref().and_then(|of| of.rate_limits.as_deref());
-            overridden.map_or_else(|| own.clone(), |now| format!("{} now, then {own}", listed(now)))
-        }
-
-        fn tenant(&self) -> &str {
-            self.limit_group.tenant.as_deref().unwrap_or("all")
-        }
-
-        fn drain(&self) -> Drain {
-            match (self.backlog, self.drain_eta_s, self.drains) {
-                (0, _, _) => Drain::Empty,
-                (_, Some(eta), _) => Drain::In(eta.seconds()),
-                (_, None, Some(false)) => Drain::Never,
-                (_, None, _) => Drain::Stopped,
-            }
-        }
     }
 }
 
@@ -177,14 +145,6 @@ pub(crate) struct Place {
 
 fn api_path(id: &str) -> ApiPath {
     ApiPath::of(["limit-groups", id])
-}
-
-/// Whether the caller may change groups of this tenant; those of all tenants are for admins of the installation.
-fn may_change(me: &Me, tenant: Option<&str>) -> bool {
-    match tenant {
-        Some(_) => me.role.includes(Role::Operate),
-        None => me.role.includes(Role::Admin) && !me.is_bound(),
-    }
 }
 
 pub(crate) async fn list(visit: Visit, Query(place): Query<Place>) -> Answered {

@@ -1,20 +1,22 @@
 //! What live updates replace on the page of a limit group: its figures, the shares of its members, and its reservations.
 
 use askama::Template;
-use weir_api_types::{LimitGroupMember, LimitGroupOverview, List, Reservation};
+use weir_api_types::{LimitGroupMember, LimitGroupOverview, LimitGroupRow, List, RateLimit, Reservation};
+use weir_core::access::Role;
 
-use super::{GroupText as _, PATH, may_change};
 use crate::{
     client::ApiPath,
     extend::extend,
+    frame::Me,
     names::label,
     path_id::PathId,
     refusal::Refusal,
     units::{Seconds, Units as _},
-    views::{Drain, OverrideText as _, reason_in_words},
+    views::{Drain, LimitText as _, OverrideText as _, reason_in_words},
     visit::{Answered, Visit},
 };
 
+pub(super) const PATH: &str = "/limit-groups";
 /// How many reservations are shown: those of the last seconds or minutes.
 const RESERVATIONS: &str = "10";
 /// The width of the bar of shares, in its own units.
@@ -23,6 +25,34 @@ const BAR: f64 = 1_000.0;
 const COLOURS: [&str; 8] = ["share-0", "share-1", "share-2", "share-3", "share-4", "share-5", "share-6", "share-7"];
 /// The colour of what callers outside Weir take.
 const OF_CALLERS: &str = "share-callers";
+
+extend! {
+    pub(super) trait GroupText for LimitGroupRow {
+        /// The limits in force, and those after the override.
+        fn limits(&self) -> String {
+            let listed = |limits: &[RateLimit]| match limits {
+                [] => "unlimited".to_owned(),
+                limits => limits.iter().map(|limit| limit.short()).collect::<Vec<_>>().join(", "),
+            };
+            let own = listed(&self.limit_group.rate_limits);
+            let overridden = self.limit_group.overridden.as_ref().and_then(|of| of.rate_limits.as_deref());
+            overridden.map_or_else(|| own.clone(), |now| format!("{} now, then {own}", listed(now)))
+        }
+
+        fn tenant(&self) -> &str {
+            self.limit_group.tenant.as_deref().unwrap_or("all")
+        }
+
+        fn drain(&self) -> Drain {
+            match (self.backlog, self.drain_eta_s, self.drains) {
+                (0, _, _) => Drain::Empty,
+                (_, Some(eta), _) => Drain::In(eta.seconds()),
+                (_, None, Some(false)) => Drain::Never,
+                (_, None, _) => Drain::Stopped,
+            }
+        }
+    }
+}
 
 extend! {
     pub(super) trait MemberText for LimitGroupMember {
@@ -111,6 +141,14 @@ impl Live {
 #[template(path = "limit_group_live.html")]
 struct LivePart {
     live: Live,
+}
+
+/// Whether the caller may change groups of this tenant; those of all tenants are for admins of the installation.
+pub(super) fn may_change(me: &Me, tenant: Option<&str>) -> bool {
+    match tenant {
+        Some(_) => me.role.includes(Role::Operate),
+        None => me.role.includes(Role::Admin) && !me.is_bound(),
+    }
 }
 
 pub(super) async fn read(visit: &Visit, id: &str) -> Result<Live, Refusal> {
