@@ -709,7 +709,7 @@ async fn limit_keys_are_set_listed_paused_and_removed() {
         (&["--limit-key", "none", "--key-limit", "9/second"], "leave out --key-limit"),
         (&["--key-override", "cus_1"], "such as cus_1=50/second"),
     ] {
-        let (code, error) = user.fails(&[&["preview", "hub"], flags].concat()).await;
+        let (code, error) = user.fails(&[&["preview", "hub"][..], flags].concat()).await;
         assert!(code == 2 && error.contains(mend), "{flags:?}: {error}");
     }
     let paused = user.says(&["limit-keys", "pause", "hub", "cus_1", ""]).await;
