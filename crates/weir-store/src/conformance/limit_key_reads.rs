@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     ErrorFilter, FlowKey, KeyBacklog, KeyBacklogs, KeyCounts, KeyWatch, ListOrder, Purge, SendHistory, SendsRequest,
-    SentCounts,
+    SentCounts, WatchedKeys,
 };
 
 impl Subject {
