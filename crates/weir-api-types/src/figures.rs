@@ -368,7 +368,7 @@ pub struct KeyForecast {
     pub share_per_s: Option<f64>,
     #[schema(
         value_type = Option<String>, example = "key",
-        pattern = "^(paused|key|destination|destination_paused|destination_held|destination_breaker)$"
+        pattern = "^(paused|key|destination|group|destination_paused|destination_held|destination_breaker)$"
     )]
     pub binding: Option<String>,
     /// The time until nothing of this key waits, without new events; null if nobody can say.

@@ -5,7 +5,7 @@
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
 //!
 //! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `limit_group`, `list`,
-//! `problem`, `replay`, `reservation`, `shedding`, `simulation`; `references` names the schemas of requests.
+//! `merge`, `problem`, `replay`, `reservation`, `shedding`, `simulation`; `references` names the schemas of requests.
 
 mod alert;
 mod audit;
@@ -19,6 +19,7 @@ mod installation;
 mod limit_group;
 mod limit_key;
 mod list;
+mod merge;
 mod problem;
 mod references;
 mod replay;
@@ -38,6 +39,7 @@ pub use installation::*;
 pub use limit_group::*;
 pub use limit_key::*;
 pub use list::*;
+pub use merge::merge;
 pub use problem::*;
 pub use replay::*;
 pub use reservation::*;

@@ -36,7 +36,8 @@ pub struct Replay {
     pub cancelled: u64,
     /// Deliveries that have not ended; for a cancelled replay, deliveries that had not ended when the replay ended.
     pub remaining: u64,
-    /// The estimated time until the end, at the average rate so far; null if unknown.
+    /// The estimated time until the end, at the average rate so far; of a replay to one destination no longer than it takes to
+    /// send all that waits there. Null if unknown.
     pub eta_s: Option<u64>,
     /// What keeps the deliveries of a running replay of one destination from being sent; null if nothing does, and for a
     /// replay of several destinations.

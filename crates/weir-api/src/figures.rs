@@ -19,7 +19,7 @@ use weir_core::{
     stall::Fault,
     temporary::Override,
 };
-use weir_store::StateCounts;
+use weir_store::{StateCounts, WatchedKeys};
 
 pub(crate) use self::{
     keys::{KeyFigures, KeysTogether},
@@ -69,8 +69,8 @@ pub(crate) struct Measured {
     pub(crate) share: Option<Share>,
     /// What the limits of its limit keys allow, where that is read.
     pub(crate) keys: Option<KeysTogether>,
-    /// Whether all of its limit keys that wait, wait for their own limits, as was read at most some time ago.
-    pub(crate) are_keys_bound: Option<bool>,
+    /// Where `keys` are not read: what was seen of its limit keys some time ago.
+    pub(crate) watched_keys: Option<WatchedKeys>,
 }
 
 /// The figures of a destination.
@@ -261,7 +261,7 @@ impl Measured {
         limiter.hold(held_until.unwrap_or(Timestamp::MIN));
         Forecast::new(&limiter, answers, now)
             .paced(Bound::Adaptive, self.pace.as_ref().map(|pace| pace.per_s))
-            .paced(Bound::Group, self.share.map(|share| share.per_s))
+            .paced(Bound::Group, self.share.map(|share| share.most_per_s))
             .paced(Bound::Key, self.keys.map(|keys| keys.per_s))
     }
 
@@ -270,7 +270,8 @@ impl Measured {
     pub(crate) fn drain(&self, forecast: &Forecast) -> Drain {
         let (waiting, inflow_per_s) =
             (self.counts.waiting(), steady_inflow(self.older_arrivals_per_s, self.newer_arrivals_per_s));
-        let drain = match (self.keys, forecast.drain(waiting, inflow_per_s)) {
+        let drain = forecast.drain(waiting, inflow_per_s);
+        let drain = match (self.keys, drain) {
             (Some(keys), _) if keys.longest.is_none() && waiting > 0 => Drain::Unknown,
             // What arrives may be of keys that do not wait.
             (Some(_), Drain::Never) if forecast.bound() == Some(Bound::Key) => Drain::Unknown,
@@ -278,6 +279,10 @@ impl Measured {
             (Some(keys), Drain::After(after)) if waiting > 0 => {
                 Drain::After(keys.longest.map_or(after, |key| after.max(key)))
             }
+            (None, Drain::After(after)) if waiting > 0 => match self.watched_keys {
+                None => drain,
+                Some(keys) => keys.drain_in.map_or(Drain::Unknown, |last| Drain::After(after.max(last))),
+            },
             (_, drain) => drain,
         };
         if self.fault.is_none() || waiting == 0 {

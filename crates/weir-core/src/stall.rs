@@ -86,7 +86,11 @@ impl Sight<'_> {
         let limits = &self.destination.settings.rate_limits;
         let recovered = || Limiter::recovered(limits, self.last_sent_at).next_start(Timestamp::MIN);
         let next = progress.next_start.unwrap_or_else(recovered);
-        let since = owed.max(next).max(self.last_start().unwrap_or(Timestamp::MIN));
+        let last_start = self.last_start().unwrap_or(Timestamp::MIN);
+        // The next delivery may cost more than what is left of a window, which nobody knows here. An empty window has room for it.
+        let in_costs = limits.as_slice().iter().filter(|limit| limit.is_in_costs());
+        let emptied = in_costs.map(|limit| last_start + limit.span()).max();
+        let since = owed.max(next).max(last_start).max(emptied.unwrap_or(Timestamp::MIN));
         (since <= now).then_some(since)
     }
 

@@ -125,7 +125,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/limit-groups/{id}/delete", post(limit_groups::delete)),
         ("/limit-groups/{id}/override", post(destination::temporary::override_group)),
         ("/limit-groups/{id}/hold", post(destination::temporary::hold_group)),
-        ("/fragments/limit-groups/{id}", get(limit_groups::fragment)),
+        ("/fragments/limit-groups/{id}", get(limit_groups::live::fragment)),
         ("/fragments/limit-groups/{id}/history", get(limit_groups::history::fragment)),
         ("/fragments/limit-groups/{id}/proof", get(limit_groups::proof)),
         ("/fragments/alerts/active", get(alerts::active_fragment)),

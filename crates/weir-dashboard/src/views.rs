@@ -70,7 +70,7 @@ extend! {
             match self {
                 Self::Limit(limit) => limit.with_value(limit.limit),
                 Self::Other(OtherBinding::MinInterval) => "its minimum interval".to_owned(),
-                Self::Other(OtherBinding::MaxInFlight) => "max_in_flight".to_owned(),
+                Self::Other(OtherBinding::MaxInFlight) => "the number in flight".to_owned(),
                 Self::Other(OtherBinding::Group) => "its share of its limit group".to_owned(),
                 Self::Other(OtherBinding::Key) => "the limits of its limit keys".to_owned(),
                 Self::Other(OtherBinding::Adaptive) => "its adaptive pace".to_owned(),
@@ -160,7 +160,7 @@ pub(crate) fn reason_in_words(reason: &str) -> &str {
         "adaptive" => "It sends at its adaptive pace",
         "refused_within_limit" => "The receiver refuses sends that keep the limit",
         "failing" => "Its attempts fail: none of the last minute succeeded, and what waits is sent again later",
-        "slow" => "The receiver answers slowly, so max_in_flight is reached before the limit",
+        "slow" => "The receiver answers slowly, so all places in flight are taken before the limit is reached",
         "held" => {
             "It is held: the receiver asked to wait (Retry-After or a quota), or somebody holds it or its limit group"
         }

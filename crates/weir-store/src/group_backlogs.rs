@@ -14,7 +14,7 @@ use weir_core::{
     Condition as Obstacle, DeliveryState, Destination, DestinationId, LimitGroup, LimitGroupId, RateLimit, Timestamp,
     alert::{AlertPolicy, AlertRecord, GroupStatus},
     limit::Shape,
-    shares::{Share, Wish, divide},
+    shares::{Share, Wish},
 };
 
 use crate::{Alerting, Condition, CostWatch, Counters, LimitGroups, Outbox, Reservations, StoreResult, limit_in_costs};
@@ -260,11 +260,9 @@ impl Look<'_> {
         let wishes: Vec<Wish> = self.members.iter().map(wish).collect();
         let of_these: f64 = self.members.iter().map(|(_, one, _)| self.traffic.sends_of(one.id)).sum();
         let idle = (self.traffic.of(self.group.id).sends_per_s - of_these).max(0.0);
-        let parts = divide((rate - idle).max(0.0), &wishes);
         let held_until = self.group.temporary.hold_at(self.now).map(|hold| hold.until);
-        let share =
-            |(per_s, wish): (f64, Wish)| Some(Share { per_s, binds: self.is_used && per_s < wish.per_s, held_until });
-        parts.into_iter().zip(wishes).map(share).collect()
+        let shares = Share::of_all((rate - idle).max(0.0), &wishes, held_until);
+        shares.into_iter().map(|share| Some(Share { binds: self.is_used && share.binds, ..share })).collect()
     }
 
     fn backlog(&self) -> GroupBacklog {

@@ -22,8 +22,16 @@ pub struct KeyWatch {
 struct Known {
     read_at: Timestamp,
     bound: BoundKeys,
+    keys: WatchedKeys,
+}
+
+/// What was seen of the limit keys of a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WatchedKeys {
     /// No key waits for the limits that all keys share.
-    all_bound: bool,
+    pub all_bound: bool,
+    /// Until nothing of the key that takes longest waits. `None`: a key that waits is paused, so nobody knows.
+    pub drain_in: Option<Duration>,
 }
 
 impl KeyWatch {
@@ -73,9 +81,11 @@ impl KeyWatch {
         }
     }
 
-    /// Whether all keys that wait, wait for their own limits or are paused. `None`: nobody has looked.
-    pub fn all_bound(&self, id: DestinationId) -> Option<bool> {
-        self.known.get(&id).map(|known| known.all_bound)
+    /// `None`: nobody has looked, or no key may wait for its own limits.
+    pub fn seen(&self, id: DestinationId, now: Timestamp) -> Option<WatchedKeys> {
+        let Known { read_at, keys, .. } = self.known.get(&id)?;
+        let left = |drain_in: Duration| drain_in.saturating_sub(now.since(*read_at));
+        Some(WatchedKeys { drain_in: keys.drain_in.map(left), ..*keys })
     }
 }
 
@@ -95,17 +105,21 @@ impl Known {
         let is_bound = |(wish, part): &(&Wish, f64)| part.is_finite() && *part >= wish.per_s;
         let of_keys: Vec<_> = wishes.iter().zip(parts).collect();
         let all_bound = !of_keys.is_empty() && of_keys.iter().all(is_bound);
+        let takes =
+            |waiting: u64, per_s: f64| Duration::try_from_secs_f64(waiting as f64 / per_s).unwrap_or(Duration::MAX);
+        let of_each = || backlogs.iter().zip(&of_keys);
+        let is_paused = of_each().any(|(_, (_, per_s))| *per_s <= 0.0);
+        let longest = of_each().map(|(backlog, (_, per_s))| takes(backlog.waiting, *per_s)).max().unwrap_or_default();
+        let keys = WatchedKeys { all_bound, drain_in: (!is_paused).then_some(longest) };
         let mut bound: Vec<(Duration, LimitKey)> = backlogs
             .into_iter()
             .zip(of_keys)
             .filter(|(_, of)| is_bound(of) && of.1 > 0.0)
-            .map(|(KeyBacklog { key, waiting, .. }, (_, per_s))| {
-                (Duration::try_from_secs_f64(waiting as f64 / per_s).unwrap_or(Duration::MAX), key)
-            })
+            .map(|(KeyBacklog { key, waiting, .. }, (_, per_s))| (takes(waiting, per_s), key))
             .collect();
         bound.sort_by(|(one, key), (other, other_key)| other.cmp(one).then_with(|| key.cmp(other_key)));
         let (count, drains_in) = (bound.len(), bound.first().map(|(takes, _)| *takes));
         let named = bound.into_iter().take(BoundKeys::NAMED).map(|(_, key)| key).collect();
-        Self { read_at: now, bound: BoundKeys { named, count, drains_in }, all_bound }
+        Self { read_at: now, bound: BoundKeys { named, count, drains_in }, keys }
     }
 }

@@ -176,8 +176,8 @@ impl Measured {
         if self.keys.is_some() {
             return self.is_known_to_be_bound_by_keys(settings);
         }
-        if let Some(are_bound) = self.are_keys_bound {
-            return are_bound;
+        if let Some(keys) = self.watched_keys {
+            return keys.all_bound;
         }
         let counted = if is_slow(&settings.rate_limits) { COUNTED_IF_SLOW } else { COUNTED };
         let since = now.before(counted);

@@ -3,7 +3,7 @@
 use weir_core::{
     Condition, Destination, LimitGroup, Timestamp,
     limiter::COST_OF_ONE,
-    shares::{Share, Wish, divide},
+    shares::{Share, Wish},
 };
 
 use super::{Measured, as_number};
@@ -37,12 +37,10 @@ pub(crate) fn share(group: &LimitGroup, members: &mut [(&Destination, &mut Measu
         Wish { weight: settings.weight.into(), per_s }
     };
     let wishes: Vec<Wish> = members.iter().map(wish).collect();
-    let parts = divide(rate, &wishes);
-    let used: f64 = parts.iter().sum();
-    for (((destination, measured), wish), part) in members.iter_mut().zip(wishes).zip(parts) {
-        // Whoever rests, or has no backlog, would get at least what is left.
+    for ((destination, measured), share) in members.iter_mut().zip(Share::of_all(rate, &wishes, held_until)) {
+        // Whoever rests, or has no backlog, could have more than it takes.
         let idle = destination.is_stopped() || measured.counts.waiting() == 0;
-        let left = if idle { (rate - used).max(0.0) } else { 0.0 };
-        measured.share = Some(Share { per_s: part + left, binds: part < wish.per_s, held_until });
+        let per_s = if idle { share.most_per_s } else { share.per_s };
+        measured.share = Some(Share { per_s, ..share });
     }
 }

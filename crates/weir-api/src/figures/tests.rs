@@ -12,7 +12,7 @@ use weir_core::{
     refusals::{Cause, Remedy},
 };
 
-use weir_store::{DestinationCounts, KeyBacklog, KeyBacklogs};
+use weir_store::{DestinationCounts, KeyBacklog, KeyBacklogs, WatchedKeys};
 
 use super::*;
 use crate::{
@@ -291,8 +291,14 @@ fn known_keys_that_wait_bound_the_rate_and_the_drain() {
     assert_eq!((stands.reason, stands.effective_per_s, stands.drain_eta), (Some(Reason::Key), Some(0.0), None));
     assert_eq!(of(&[("a", 9)], true).reason, Some(Reason::Limit), "there may be others");
     // Where they are not read now, what was read last counts, also at once.
-    for (are_keys_bound, reason) in [(true, Reason::Key), (false, Reason::Limit)] {
-        let known = Measured { are_keys_bound: Some(are_keys_bound), ..measured(9, 0, 0.0) };
-        assert_eq!(Figures::of(&destination(keyed), &known, NOW).reason, Some(reason), "{are_keys_bound}");
+    for (all_bound, reason) in [(true, Reason::Key), (false, Reason::Limit)] {
+        let seen = WatchedKeys { all_bound, drain_in: Some(Duration::from_secs(700)) };
+        let known = Measured { watched_keys: Some(seen), ..measured(9, 0, 1.0) };
+        let figures = Figures::of(&destination(keyed), &known, NOW);
+        assert_eq!(figures.reason, Some(reason), "{all_bound}");
+        assert_eq!(figures.drain_eta, Some(Duration::from_secs(700)), "the last of the keys drains then");
+        let paused = WatchedKeys { drain_in: None, ..seen };
+        let known = Measured { watched_keys: Some(paused), ..measured(9, 0, 1.0) };
+        assert_eq!(Figures::of(&destination(keyed), &known, NOW).drain_eta, None, "a paused key waits");
     }
 }

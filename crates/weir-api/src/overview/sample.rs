@@ -163,7 +163,7 @@ impl Sample {
                 pace: paces.remove(&id),
                 share: None,
                 keys: None,
-                are_keys_bound: keys.all_bound(id),
+                watched_keys: keys.seen(id, now),
             }
         };
         let mut measured: Vec<_> = destinations.iter().map(&mut measured).collect();

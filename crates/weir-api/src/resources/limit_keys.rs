@@ -94,7 +94,7 @@ pub(crate) async fn list(
     // All keys that wait have a part in the rate, also those that are not shown.
     let backlogs = api.store.key_backlogs(id, None, KEYS_LOOKED_AT).await?;
     let now = api.clock.now();
-    let of_group = share_of(&api, &destination).await?.map(|share| share.per_s);
+    let of_group = share_of(&api, &destination).await?.map(|share| share.most_per_s);
     let mut keys = KeyFigures::all(&destination, of_group, backlogs.keys, now);
     if let Some(SearchText(part)) = &asked.q {
         keys.retain(|key| key.key.as_str().contains(part));
@@ -155,7 +155,7 @@ pub(crate) async fn backlog(api: &ApiState, destination: &Destination, key: Limi
     }
     let sends = api.store.flow_sends(&[flow], now.before(MINUTE)).await?.first().copied().unwrap_or(0);
     let arrivals = api.store.recent_arrivals(flow, now, MINUTE).await?.count as f64 / MINUTE.as_secs_f64();
-    let of_group = share_of(api, destination).await?.map(|share| share.per_s);
+    let of_group = share_of(api, destination).await?.map(|share| share.most_per_s);
     let found =
         KeyFigures::all(destination, of_group, backlogs.keys, now).into_iter().find(|figures| figures.key == key);
     let limits = || destination.settings.key_limits.as_deref().map_or(FlowLimits::NONE, |limits| limits.of(&key));

@@ -144,7 +144,7 @@ async fn with_keys(
     let backlogs = api.store.key_backlogs(destination.id, None, KEYS_LOOKED_AT).await?;
     let together = limits.as_ref().filter(|limits| limits.may_bind());
     let together = together.and_then(|_| KeysTogether::of(&proposed, &backlogs));
-    let of_group = share_of(api, destination).await?.map(|share| share.per_s);
+    let of_group = share_of(api, destination).await?.map(|share| share.most_per_s);
     let figures = |destination| KeyFigures::all(destination, of_group, backlogs.keys.clone(), now);
     let [with, now] = [&proposed, &present].map(figures);
     let forecast = |figures: &KeyFigures| types::KeyForecast {
@@ -180,7 +180,8 @@ fn key_limits(limits: Option<&KeyLimits>, measured: &Measured) -> Option<String>
         None => "A key without limits of its own waits; the others may take longer than the forecast says.".to_owned(),
     };
     Some(format!(
-        "{now} An edit of `key_limits` acts within 100 ms and resets no window; another `key` is for the events from then on."
+        "{now} An edit of the limits of keys acts within 100 ms and resets no window; another place of the key is for the events from \
+         then on."
     ))
 }
 

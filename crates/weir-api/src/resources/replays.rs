@@ -21,6 +21,8 @@ use super::{activity::Author, deliveries::destinations_wait_for, destinations, d
 use crate::{
     auth::Caller,
     errors::Errors,
+    figures::Reason,
+    overview::{Row, Sample},
     problem::{ApiResult, Problem, Refused},
     readers::{
         body::PathId,
@@ -210,7 +212,7 @@ impl Selection {
         let shown =
             Replay { id, filter: filter.clone(), phase: ReplayPhase::Moving, figures, created_at, ended_at: None };
         let waits_for = destinations_wait_for(api, destination.as_deref().into_iter(), created_at).await?;
-        let view = view(shown, &waits_for, created_at);
+        let view = view(shown, &waits_for, &*api.live.sample().await?, created_at);
         let creation = idempotency.creation(activity, &FirstAnswer::new(StatusCode::ACCEPTED, &view)?, created_at)?;
         let replay = NewReplay { id, filter, created_at };
         if let Created::Before(stored) = api.store.create_replay(replay, total, creation).await? {
@@ -238,7 +240,8 @@ pub(crate) async fn list(
             .await?;
     let now = api.clock.now();
     let waits_for = destinations_wait_for(&api, found.values().map(AsRef::as_ref), now).await?;
-    let view = |replay: Replay| view(replay, &waits_for, now);
+    let sample = api.live.sample().await?;
+    let view = |replay: Replay| view(replay, &waits_for, &sample, now);
     Ok(page::view::<Replays, _, _>(page, |replay| *replay.id.as_bytes(), view))
 }
 
@@ -325,7 +328,8 @@ async fn find(api: &ApiState, caller: &Caller, id: ReplayId) -> ApiResult<types:
         None => None,
     };
     let now = api.clock.now();
-    Ok(view(replay, &destinations_wait_for(api, destination.as_deref().into_iter(), now).await?, now))
+    let waits_for = destinations_wait_for(api, destination.as_deref().into_iter(), now).await?;
+    Ok(view(replay, &waits_for, &*api.live.sample().await?, now))
 }
 
 fn missing(id: ReplayId) -> Problem {
@@ -333,7 +337,12 @@ fn missing(id: ReplayId) -> Problem {
 }
 
 /// `waits_for`: what destinations wait for, that of the replay among them if it has only one.
-fn view(replay: Replay, waits_for: &HashMap<DestinationId, types::WaitsFor>, now: Timestamp) -> types::Replay {
+fn view(
+    replay: Replay,
+    waits_for: &HashMap<DestinationId, types::WaitsFor>,
+    sample: &Sample,
+    now: Timestamp,
+) -> types::Replay {
     let Replay { id, filter, phase, figures, created_at, ended_at } = replay;
     // Clients do not see whether the deliveries are still being moved.
     let state = match phase {
@@ -360,11 +369,32 @@ fn view(replay: Replay, waits_for: &HashMap<DestinationId, types::WaitsFor>, now
         cancelled: figures.cancelled,
         remaining,
         // Only a running replay has an estimated end.
-        eta_s: if state == "running" { eta_s(figures.ended(), remaining, now.since(created_at)) } else { None },
+        eta_s: if state == "running" {
+            // What has been moved is in the backlog.
+            let more = if phase == ReplayPhase::Moving { remaining } else { 0 };
+            let at_most = destination.and_then(|id| with_backlog(sample.row(id)?, more));
+            let so_far = eta_s(figures.ended(), remaining, now.since(created_at));
+            [so_far, at_most].into_iter().flatten().min()
+        } else {
+            None
+        },
         waits_for: destination.and_then(|id| waits_for.get(&id).cloned()),
         created_at,
         ended_at,
     }
+}
+
+/// The time until a destination has sent its backlog and as many more, which may be a part of it. While
+/// live deliveries wait, the replay gets a small part of the rate; this is when both are done. `None`: it sends nothing now,
+/// more arrives than it may send, or a part of it may take longer than the rest.
+fn with_backlog(Row { destination, figures }: &Row, more: u64) -> Option<u64> {
+    let bounded = [Reason::Limit, Reason::Group, Reason::Adaptive, Reason::Slow];
+    if destination.settings.key_limits.is_some() || !figures.reason.is_none_or(|reason| bounded.contains(&reason)) {
+        return None;
+    }
+    let per_s = figures.effective_per_s? - figures.inflow_per_s;
+    let waiting = (figures.counts.waiting() + more) as f64;
+    (per_s > 0.0).then(|| (waiting / per_s).ceil() as u64)
 }
 
 /// The time for the remaining deliveries at the average rate so far, rounded up.

@@ -246,6 +246,15 @@ async fn the_overview_of_a_limit_group_divides_its_rate_by_weight() {
     assert!((25.0..40.0).contains(&eta), "700 by 23/s: {eta}");
     let list = server.get(LIST).await.expect(StatusCode::OK);
     assert_eq!((&list["data"][0]["backlog"], &list["data"][0]["members"]), (&json!(1_500), &json!(4)));
+    // Its own limit bounds the slow one. With a higher one the group leaves it five eighths.
+    let preview = format!("/v1/destinations/{slow}/preview");
+    let shown = server.post(&preview, json!({"rate_limits": per_second(100)})).await.expect(StatusCode::OK);
+    assert_eq!(shown["now"]["binding"], json!({"limit": 10, "period": "second"}));
+    assert_eq!(shown["binding"], "group");
+    let rate = shown["effective_per_s"].as_f64().unwrap();
+    assert!((rate - 50.0).abs() < 1.0, "{shown}");
+    let shown = server.post(&preview, json!({"rate_limits": per_second(20)})).await.expect(StatusCode::OK);
+    assert_eq!(shown["binding"], json!({"limit": 20, "period": "second"}), "the group leaves more");
 }
 
 #[tokio::test]

@@ -104,6 +104,22 @@ async fn a_replay_is_followed_to_its_end() {
     server.post(&format!("{path}/cancel"), "").await.problem(409);
 }
 
+/// It gets a small part of the rate while other deliveries wait, so its average so far tells little.
+#[tokio::test]
+async fn a_replay_to_one_destination_ends_when_all_that_waits_there_is_sent() {
+    let server = Server::start().await;
+    let destination = with_dead_letters(&server).await;
+    let limits = json!({"rate_limits": [{"limit": 2, "period": "second"}]});
+    server.patch(&format!("/v1/destinations/{destination}"), limits).await.expect(StatusCode::OK);
+    let started = replay(&server, json!({"destination": destination})).await;
+    assert_eq!((&started["total"], &started["eta_s"]), (&json!(4), &json!(3)), "{started}");
+    assert_eq!(step(&server, &started).await, 4);
+    // Without anything delivered, for a long time.
+    server.clock.advance(Duration::from_secs(600));
+    let shown = server.get(&format!("/v1/replays/{}", started["id"].as_str().unwrap())).await.expect(StatusCode::OK);
+    assert_eq!((&shown["delivered"], &shown["eta_s"]), (&json!(0), &json!(3)), "{shown}");
+}
+
 #[tokio::test]
 async fn a_cancelled_replay_restores_the_previous_states() {
     let server = Server::start().await;

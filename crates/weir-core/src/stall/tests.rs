@@ -64,6 +64,23 @@ fn a_start_is_allowed_from_the_latest_of_all_that_kept_it() {
     assert_eq!(never_sent.allowed_since(NOW), Some(ago(100)));
 }
 
+/// What is left of the window may be less than the next delivery costs.
+#[test]
+fn a_start_within_a_limit_in_costs_is_allowed_for_sure_when_its_window_is_empty() {
+    let mut points = destination();
+    let limit = RateLimit::new(600, Period::MINUTE).and_then(|limit| limit.in_costs());
+    points.settings.rate_limits = RateLimits::new(limit.into_iter().collect()).unwrap();
+    let span = points.settings.rate_limits.as_slice()[0].span();
+    let last_start = NOW - span;
+    let sight = Sight { last_sent_at: Some(last_start), ..sight(&points) };
+    let at = |after: Duration| {
+        let progress = Progress { last_start: Some(last_start), ..sight.progress.unwrap() };
+        Sight { progress: Some(progress), ..sight }.allowed_since(last_start + after)
+    };
+    assert_eq!(at(span - Duration::from_millis(1)), None);
+    assert_eq!(at(span + Duration::from_secs(5)), Some(NOW), "no send is in the window any more");
+}
+
 #[test]
 fn nothing_is_late_where_nothing_is_owed() {
     let plain = destination();

@@ -2,17 +2,16 @@
 //! proof.
 
 pub(crate) mod history;
+pub(crate) mod live;
 
 use askama::Template;
 use axum::extract::Query;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir_api_types::{
-    Audit, LimitGroup, LimitGroupMember, LimitGroupOverview, LimitGroupRow, List, Preview, Reservation,
-};
-use weir_core::access::Role;
+use weir_api_types::{Audit, LimitGroup, LimitGroupRow, List, Preview};
 
+use self::live::{GroupText as _, Live, MemberText as _, PATH, ReservationText as _, may_change};
 use super::destination::{
     limits::PreviewPart,
     limits_form::{ForecastText as _, Typed},
@@ -20,26 +19,16 @@ use super::destination::{
 };
 use crate::{
     client::{ApiPath, Call, append},
-    extend::extend,
     faults::{Faults, Refused},
     fields::Fields,
     flash::Flash,
-    frame::{Also, Frame, Me, Section},
-    names::label,
+    frame::{Also, Frame, Section},
     path_id::PathId,
     refusal::Refusal,
-    units::{Seconds, Units as _},
-    views::{Drain, LimitText as _, OverrideText as _, reason_in_words},
+    units::Units as _,
+    views::{Drain, OverrideText as _},
     visit::{Answered, Visit},
 };
-
-const PATH: &str = "/limit-groups";
-/// How many reservations are shown: those of the last seconds or minutes.
-const RESERVATIONS: &str = "50";
-/// The width of the bar of shares, in its own units.
-const BAR: f64 = 1_000.0;
-/// The colours of the bar. The members after them share the last one.
-const COLOURS: [&str; 8] = ["share-0", "share-1", "share-2", "share-3", "share-4", "share-5", "share-6", "share-7"];
 
 /// The form of a group, with what was typed.
 struct Editor {
@@ -96,65 +85,6 @@ impl Editor {
     }
 }
 
-extend! {
-    trait GroupText for LimitGroupRow {
-        fn limits(&self) -> String {
-            let limits: Vec<String> = self.limit_group.rate_limits.iter().map(|limit| limit.short()).collect();
-            if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
-        }
-
-        fn tenant(&self) -> &str {
-            self.limit_group.tenant.as_deref().unwrap_or("all")
-        }
-
-        fn drain(&self) -> Drain {
-            match (self.backlog, self.drain_eta_s, self.drains) {
-                (0, _, _) => Drain::Empty,
-                (_, Some(eta), _) => Drain::In(eta.seconds()),
-                (_, None, Some(false)) => Drain::Never,
-                (_, None, _) => Drain::Stopped,
-            }
-        }
-    }
-}
-
-extend! {
-    trait MemberText for LimitGroupMember {
-        fn label(&self) -> &str {
-            label(&self.name, &self.url)
-        }
-
-        fn why(&self) -> String {
-            self.reason.as_deref().map_or("", reason_in_words).to_owned()
-        }
-    }
-}
-
-extend! {
-    trait ReservationText for Reservation {
-        /// How long the call may begin.
-        fn width(&self) -> Seconds {
-            Seconds(self.ends_at.since(self.starts_at).as_secs_f64())
-        }
-
-        fn state_in_words(&self) -> &str {
-            match self.state.as_str() {
-                "coming" => "coming",
-                "given_back" => "given back",
-                _ => "over",
-            }
-        }
-    }
-}
-
-/// A part of the bar: what one member uses of the rate, or what the last ones use together.
-struct Part {
-    colour: &'static str,
-    x: u32,
-    width: u32,
-    title: String,
-}
-
 #[derive(Template)]
 #[template(path = "limit_groups.html")]
 struct ListPage {
@@ -182,53 +112,6 @@ impl ListPage {
     fn next(&self) -> Option<String> {
         self.page.next_cursor.as_deref().map(|cursor| self.link(cursor))
     }
-}
-
-/// The figures of a group.
-struct Live {
-    base: String,
-    /// Where programs reach the API.
-    url: String,
-    may_change: bool,
-    shown: LimitGroupOverview,
-    /// The last ones.
-    reserved: Vec<Reservation>,
-}
-
-impl Live {
-    fn path(&self) -> String {
-        format!("{}{PATH}/{}", self.base, self.shown.row.limit_group.id)
-    }
-
-    fn colour(&self, index: &usize) -> &'static str {
-        COLOURS[(*index).min(COLOURS.len() - 1)]
-    }
-
-    /// Which part of the group's rate each member uses. If the group is unlimited, which part of all that is sent.
-    fn parts(&self) -> Vec<Part> {
-        let sent: f64 = self.shown.data.iter().map(|member| member.achieved_per_s).sum();
-        let whole = self.shown.row.configured_per_s.unwrap_or(sent).max(sent);
-        let mut x = 0.0;
-        let mut parts = Vec::new();
-        for (index, member) in self.shown.data.iter().enumerate() {
-            let width = if whole > 0.0 { member.achieved_per_s / whole * BAR } else { 0.0 };
-            if width > 0.0 {
-                let title = format!("{}: {}", member.label(), member.achieved_per_s.per_s());
-                // Rounded at both ends, so that parts meet.
-                let (from, to) = (x as u32, (x + width).round() as u32);
-                parts.push(Part { colour: self.colour(&index), x: from, width: to.saturating_sub(from), title });
-            }
-            x += width;
-        }
-        parts
-    }
-}
-
-/// The part of the page that live updates replace.
-#[derive(Template)]
-#[template(path = "limit_group_live.html")]
-struct LivePart {
-    live: Live,
 }
 
 #[derive(Template)]
@@ -262,14 +145,6 @@ pub(crate) struct Place {
 
 fn api_path(id: &str) -> ApiPath {
     ApiPath::of(["limit-groups", id])
-}
-
-/// Whether the caller may change groups of this tenant; those of all tenants are for admins of the installation.
-fn may_change(me: &Me, tenant: Option<&str>) -> bool {
-    match tenant {
-        Some(_) => me.role.includes(Role::Operate),
-        None => me.role.includes(Role::Admin) && !me.is_bound(),
-    }
 }
 
 pub(crate) async fn list(visit: Visit, Query(place): Query<Place>) -> Answered {
@@ -315,18 +190,9 @@ fn is_shown(refusal: &Refusal) -> bool {
     [StatusCode::UNPROCESSABLE_ENTITY, StatusCode::CONFLICT, StatusCode::PRECONDITION_FAILED].contains(&refusal.status)
 }
 
-async fn read_live(visit: &Visit, id: &str) -> Result<Live, Refusal> {
-    let overview = ApiPath::of(["limit-groups", id, "overview"]);
-    let reservations = ApiPath::of(["limit-groups", id, "reservations"]).with("limit", RESERVATIONS);
-    let (me, shown, reserved): (_, LimitGroupOverview, List<Reservation>) =
-        tokio::try_join!(visit.me(), visit.api.get(&overview), visit.api.get(&reservations))?;
-    let may_change = may_change(&me, shown.row.limit_group.tenant.as_deref());
-    Ok(Live { base: visit.site.base.clone(), url: visit.public_url(), may_change, shown, reserved: reserved.data })
-}
-
 async fn read(visit: &Visit, id: &str) -> Result<GroupPage, Refusal> {
     let call = Call::get(&api_path(id));
-    let (me, answer, live) = tokio::try_join!(visit.me(), visit.api.send(&call), read_live(visit, id))?;
+    let (me, answer, live) = tokio::try_join!(visit.me(), visit.api.send(&call), live::read(visit, id))?;
     let group: LimitGroup = answer.read()?;
     let may_change = live.may_change;
     let editor = Editor::of(Some(&group), answer.etag().unwrap_or_default());
@@ -343,11 +209,6 @@ pub(super) async fn refused_for_a_while(visit: &Visit, id: &str, form: Refused) 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let page = read(&visit, &id).await?;
     visit.page(&page)
-}
-
-pub(crate) async fn fragment(visit: Visit, PathId(id): PathId) -> Answered {
-    let live = read_live(&visit, &id).await?;
-    visit.fragment(&LivePart { live })
 }
 
 /// The audit of the last hour.

@@ -81,8 +81,8 @@ async fn the_advice_follows_the_reason() {
         "advice": advice("max_in_flight", 120, 10.0, Some(140.0)),
     });
     page_with(slow).await.has(&[
-        "The receiver takes 9.6 s to answer. With 64 in flight at one time (max_in_flight), that is at most 6.7/s.",
-        "With max_in_flight 120, it could send 10/s (bound by 10/s), and what waits would be sent within 2 min 20 s.",
+        "The receiver takes 9.6 s to answer. With 64 in flight at one time, that is at most 6.7/s.",
+        "With 120 in flight, it could send 10/s (bound by 10/s), and what waits would be sent within 2 min 20 s.",
         "<a href=\"#editor\">Change it</a>",
         "<dt>Effective</dt><dd>6.7/s</dd>",
     ]);
@@ -105,6 +105,8 @@ async fn the_advice_follows_the_reason() {
     ]);
     let paused = json!({"reason": "paused", "waits_for": {"reason": "pause", "by": "olga"}});
     page_with(paused).await.has(&["Paused by olga. Deliveries wait. A resume sends the "]);
+    let keyed = json!({"reason": "key", "effective_per_s": 6.0});
+    page_with(keyed).await.has(&["or that are paused. <a href=\"/destinations/dst_1/keys\">Limit keys</a>"]);
     let until = "2025-11-21T07:31:00.000Z";
     let of_group = json!({"reason": "held", "waits_for": {"reason": "hold", "until": until,
         "detail": "its limit group is held"}});
@@ -165,6 +167,12 @@ async fn a_member_of_a_limit_group_is_told_its_share_and_a_paused_one_that_it_is
         "It is paused: nothing is sent until it is resumed.",
     ]);
     page.has_not(&[XSS]);
+    let bound = json!({"reason": "group", "effective_per_s": 4.0});
+    api.on("GET", "/v1/destinations/dst_1/overview", 200, bound);
+    api.dashboard().get(PAGE).await.has(&[
+        "It sends its share of its limit group, 4/s. Higher limits of the group, or a higher weight in it, would let it send more.",
+        "<a href=\"/limit-groups/lgr_1\">The limit group</a>",
+    ]);
     // A key that is bound to a tenant may not see the group.
     api.on("GET", "/v1/limit-groups/lgr_1/overview", 404, problem("Not found", "there is no limit group lgr_1"));
     api.dashboard().get(PAGE).await.has(&["with the weight 2.</p>"]);
@@ -269,7 +277,7 @@ async fn limits_are_tried_on_the_past_with_a_sentence_first() {
         "<td>4</td><td><b>1,201</b></td>",
         "<b>24/s</b> is the smallest limit, alone, with which 99 of 100 are answered within 5 seconds.",
     ]);
-    part.has_not(&["<html"]);
+    part.has_not(&["<html", "max_in_flight</"]);
     let sent = &api.seen("POST", "/v1/destinations/dst_1/simulate")[0].body;
     assert_eq!(
         (&sent["rate_limits"][0]["limit"], &sent["scale"], &sent["target"]["latency_p99_ms"]),
@@ -301,7 +309,7 @@ async fn while_typing_the_preview_shows_both_outlooks() {
     part.has(&[
         "<td>10/s</td><td><b>20/s</b></td>",
         "<td>never</td><td><b>1 min</b></td>",
-        "max_in_flight is reached",
+        "All places in flight are taken before the limits are reached",
         "yes <span class=\"soft\">the first at <time",
     ]);
     part.has_not(&["<html"]);
@@ -331,7 +339,7 @@ async fn a_margin_and_a_minimum_interval_are_edited_with_their_cost() {
         [("sec-fetch-site", "same-origin"), ("hx-request", "true")],
     );
     let part = api.dashboard().post_with(&format!("{PAGE}/preview"), form, &headers).await;
-    part.has(&["its minimum interval", "<td></td><td>margins 0.5/s</td>"]).has_not(&["max_in_flight is reached"]);
+    part.has(&["its minimum interval", "<td></td><td>margins 0.5/s</td>"]).has_not(&["All places in flight"]);
     let sent = json!({"rate_limits": [{"period": "second", "limit": 20, "margin_ms": 50}], "min_interval_ms": 100});
     assert_eq!(api.seen("POST", "/v1/destinations/dst_1/preview")[0].body, sent);
 }

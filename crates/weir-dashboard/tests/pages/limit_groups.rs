@@ -24,7 +24,7 @@ fn api(role: &str) -> FakeApi {
         "drain_eta_s": null, "drains": false, "reason": "group",
     });
     let members =
-        json!([member("dst_1", "Acme", 1, 25.0, json!("group")), member("dst_2", "Beta", 3, 75.0, Value::Null), grows]);
+        json!([member("dst_1", "Acme", 1, 25.0, json!("group")), member("dst_2", "Beta", 3, 74.5, Value::Null), grows]);
     let mut row = group;
     row["members"] = 2.into();
     row["backlog"] = 1_800.into();
@@ -58,7 +58,8 @@ async fn the_page_of_a_group_shows_the_shares_of_its_members() {
     }
     // One after the other, and together the whole bar.
     assert!(page.text.contains(r#"x="0" y="0" width="250""#), "{}", page.text);
-    assert!(page.text.contains(r#"x="250" y="0" width="750""#), "{}", page.text);
+    assert!(page.text.contains(r#"x="250" y="0" width="745""#), "{}", page.text);
+    assert!(page.text.contains(r#"<rect class="share-callers" x="995" y="0" width="5""#), "{}", page.text);
     assert!(!list.text.contains(XSS) && !page.text.contains(XSS));
     for text in [&list.text, &page.text] {
         assert!(!text.contains("Create group") && !text.contains("Delete…"), "a reader changes nothing");
@@ -70,6 +71,7 @@ async fn the_page_of_a_group_shows_its_reservations_or_how_to_make_one() {
     let api = api("read");
     let browser = api.dashboard();
     let page = browser.get("/limit-groups/lgr_1").await;
+    page.has(&["beside 0.5/s of reservations", "<title>Reservations: 0.5/s</title>"]);
     for part in ["30 in the last minute", ">2026-11-27 12:00:01</time>", ">250 ms<", "coming", "over", "given back"] {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
@@ -127,7 +129,8 @@ async fn an_override_and_a_hold_of_a_group_are_banners_and_begin_with_a_small_fo
     let row = json!({"override": raised, "hold": held, "name": "Stripe", "rate_limits": []});
     api.on("GET", "/v1/limit-groups", 200, json!({"data": [row], "next_cursor": null}));
     let list = browser.get("/limit-groups").await;
-    for part in [">held until <time", ">50/s until <time", "title=\"their maintenance\""] {
+    for part in [">held until <time", ">50/s until <time", ">50/s now, then unlimited<", "title=\"their maintenance\""]
+    {
         assert!(list.text.contains(part), "{part}: {}", list.text);
     }
     let begun = json!({"override": raised});

@@ -72,6 +72,8 @@ async fn without_limit_keys_the_page_says_what_they_are_for_and_sets_them() {
     let browser = api.dashboard();
     let page = browser.get("/destinations/dst_1/keys").await;
     page.has(&["No limit keys", "/v1/events", "Use limit keys"]).has_not(&["Remove limit keys", "cus_2"]);
+    // The browser would complain at once that nothing is filled in.
+    page.has(&["hx-trigger=\"input delay:150ms\" hx-validate=\"false\""]);
     let form = format!("etag=%221f%22&pointer=/customer/id&weight=&max_in_flight=&{LIMITS}");
     let saved = browser.post("/destinations/dst_1/keys", &form).await;
     assert_eq!(saved.status, 303, "{}", saved.text);

@@ -1,6 +1,6 @@
 //! Destinations with limit keys in a limit group: each slot comes from three budgets.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use weir_core::{
     DestinationId, LimitGroup, Limiter, RateLimits, Slot, Timestamp,
@@ -68,14 +68,7 @@ impl Account {
             let keyed = &mut self.members[member - 1];
             keyed.wake(subject, &[key]).await;
             let flow = keyed.flow(key);
-            let mut published = 0;
-            while published == 0 {
-                for lease in subject.claim_for(SOON).await {
-                    let waiting = u32::from(lease.destination_id == flow);
-                    published += self.run(subject, lease, waiting).await;
-                }
-            }
-            permits.extend(subject.take(1).await);
+            permits.push(subject.permit_of(flow, async |lease, waiting| self.run(subject, lease, waiting).await).await);
         }
         permits
     }
@@ -184,25 +177,11 @@ pub async fn turns_of_a_limit_group_are_divided_among_destinations_and_then_amon
     let unlimited = |weight| (RateLimits::UNLIMITED, RateLimits::UNLIMITED, weight);
     let mut account = Account::new(per_second(200), &[unlimited(1), unlimited(3)]);
     let keys = [(1, "a"), (1, "b"), (1, "c"), (2, "a")];
-    let mut published: BTreeMap<_, u32> = BTreeMap::new();
     for (member, key) in keys {
-        published.insert(account.members[member - 1].flow(key), 0);
         account.members[member - 1].wake(&subject, &[key]).await;
     }
-    let mut largest = 0;
-    while published.values().sum::<u32>() < 160 {
-        let leases = subject.claim_for(SOON).await;
-        largest = leases.iter().filter_map(|lease| lease.turn).map(|turn| turn.permits).sum::<u32>().max(largest);
-        for lease in leases {
-            let id = lease.destination_id;
-            let count = account.run(&subject, lease, 1_000).await;
-            published.entry(id).and_modify(|sum| *sum += count);
-            for permit in subject.take(count as usize).await {
-                subject.slot(&permit).await;
-                subject.settle(&permit).await;
-            }
-        }
-    }
+    let run = async |lease, waiting| account.run(&subject, lease, waiting).await;
+    let (published, largest) = subject.use_turns(160, run).await;
     let [a, b, c, other] = keys.map(|(member, key)| published[&account.members[member - 1].flow(key)]);
     let most = 3 * largest;
     assert!(other.abs_diff(3 * (a + b + c)) <= 2 * most, "{a}, {b}, {c} and {other}, at most {largest} in a run");

@@ -128,20 +128,49 @@ impl Keyed {
         for key in keys {
             self.wake(subject, &[key]).await;
             let flow = self.flow(key);
-            let mut published = 0;
-            while published == 0 {
-                for lease in subject.claim_for(SOON).await {
-                    let waiting = u32::from(lease.destination_id == flow);
-                    published += self.run(subject, lease, waiting).await;
-                }
-            }
-            permits.extend(subject.take(1).await);
+            permits.push(subject.permit_of(flow, async |lease, waiting| self.run(subject, lease, waiting).await).await);
         }
         permits
     }
 }
 
 impl Subject {
+    /// The permit of a flow that has been woken, of which one delivery waits. `run` runs a job with this backlog.
+    pub(super) async fn permit_of(&self, flow: DestinationId, run: impl AsyncFn(JobLease, u32) -> u32) -> Permit {
+        let mut published = 0;
+        while published == 0 {
+            for lease in self.claim_for(SOON).await {
+                let waiting = u32::from(lease.destination_id == flow);
+                published += run(lease, waiting).await;
+            }
+        }
+        self.take(1).await.remove(0)
+    }
+
+    /// Runs what is due, with backlogs that are never empty, until so many permits are used. Returns how many each flow had, and
+    /// the most that the turns of one claim had.
+    pub(super) async fn use_turns(
+        &self,
+        permits: u32,
+        run: impl AsyncFn(JobLease, u32) -> u32,
+    ) -> (BTreeMap<DestinationId, u32>, u32) {
+        let (mut published, mut largest) = (BTreeMap::new(), 0);
+        while published.values().sum::<u32>() < permits {
+            let leases = self.claim_for(SOON).await;
+            largest = leases.iter().filter_map(|lease| lease.turn).map(|turn| turn.permits).sum::<u32>().max(largest);
+            for lease in leases {
+                let id = lease.destination_id;
+                let count = run(lease, 1_000).await;
+                *published.entry(id).or_default() += count;
+                for permit in self.take(count as usize).await {
+                    self.slot(&permit).await;
+                    self.settle(&permit).await;
+                }
+            }
+        }
+        (published, largest)
+    }
+
     pub(super) async fn progress_of(&self, id: DestinationId) -> Progress {
         self.queue.progress(&[destination(7), id]).await.expect("progress").of[1]
     }
@@ -331,21 +360,8 @@ pub async fn limit_keys_without_limits_take_turns(subject: Subject) {
     keyed.destination.settings.max_in_flight = 8;
     let (busy, other) = (keyed.flow("busy"), keyed.flow("other"));
     keyed.wake(&subject, &["busy", "other"]).await;
-    let mut published = BTreeMap::from([(busy, 0), (other, 0)]);
-    let mut largest = 0;
-    while published.values().sum::<u32>() < 120 {
-        let leases = subject.claim_for(SOON).await;
-        largest = leases.iter().filter_map(|lease| lease.turn).map(|turn| turn.permits).sum::<u32>().max(largest);
-        for lease in leases {
-            let id = lease.destination_id;
-            let count = keyed.run(&subject, lease, 1_000).await;
-            published.entry(id).and_modify(|sum| *sum += count);
-            for permit in subject.take(count as usize).await {
-                subject.slot(&permit).await;
-                subject.settle(&permit).await;
-            }
-        }
-    }
+    let run = async |lease, waiting| keyed.run(&subject, lease, waiting).await;
+    let (published, largest) = subject.use_turns(120, run).await;
     assert!(published[&busy].abs_diff(published[&other]) <= 2 * largest, "{published:?}, at most {largest} in a run");
     assert!(
         (1..=8 * (1 + MOST_AHEAD)).contains(&largest),

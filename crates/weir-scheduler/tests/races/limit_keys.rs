@@ -153,6 +153,24 @@ impl World {
         worker
     }
 
+    /// Sends everything, through three of these faults. Returns a worker with all sends.
+    async fn delivered_through(&mut self, fault: Fault) -> Worker {
+        let mut worker = self.worker();
+        self.start(&worker);
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_millis(1_700)).await;
+            worker.is_lost.store(fault == Fault::Loss, Ordering::Relaxed);
+            self.running.shutdown().await;
+            if fault == Fault::Crash {
+                worker.attempts.lock().unwrap().abort_all();
+                recover_all(&*self.store, self.clock.now()).await.unwrap();
+            }
+            worker = self.restart(&worker);
+        }
+        self.delivered().await;
+        worker
+    }
+
     /// Waits until everything is delivered.
     async fn delivered(&self) {
         let all = async {
@@ -162,6 +180,15 @@ impl World {
         };
         timeout(LONG, all).await.expect("everything is delivered");
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The queue loses its data. The claims of lost permits are outstanding until the worker releases them or they expire, and
+    /// slots that were granted before are still used.
+    Loss,
+    /// The process dies, with its attempts.
+    Crash,
 }
 
 /// No sliding second of these sends has more than the limit.
@@ -329,43 +356,21 @@ async fn a_hold_of_the_destination_holds_every_key() {
     worker.assert_keeps(20, 4);
 }
 
-/// The claims of lost permits are outstanding until they expire, and slots that were granted before are still used.
-#[tokio::test(start_paused = true)]
-async fn a_loss_of_the_queue_breaks_no_limit() {
+async fn assert_kept_through(fault: Fault) {
     let mut world = World::keyed(per_second(10), key_limits(per_second(3)));
-    let mut worker = world.worker();
     for number in 0..6 {
         world.post(Some(&key(number)), 10).await;
     }
     world.post(None, 3).await;
-    world.start(&worker);
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(1_700)).await;
-        // Slots that were granted are used. The worker releases the other claims.
-        worker.is_lost.store(true, Ordering::Relaxed);
-        world.running.shutdown().await;
-        worker = world.restart(&worker);
-    }
-    world.delivered().await;
-    worker.assert_keeps(10, 3);
+    world.delivered_through(fault).await.assert_keeps(10, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_of_the_queue_breaks_no_limit() {
+    assert_kept_through(Fault::Loss).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_breaks_no_limit() {
-    let mut world = World::keyed(per_second(10), key_limits(per_second(3)));
-    let mut worker = world.worker();
-    for number in 0..6 {
-        world.post(Some(&key(number)), 10).await;
-    }
-    world.post(None, 3).await;
-    world.start(&worker);
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(1_700)).await;
-        world.running.shutdown().await;
-        worker.attempts.lock().unwrap().abort_all();
-        recover_all(&*world.store, world.clock.now()).await.unwrap();
-        worker = world.restart(&worker);
-    }
-    world.delivered().await;
-    worker.assert_keeps(10, 3);
+    assert_kept_through(Fault::Crash).await;
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     ErrorFilter, FlowKey, KeyBacklog, KeyBacklogs, KeyCounts, KeyWatch, ListOrder, Purge, SendHistory, SendsRequest,
-    SentCounts,
+    SentCounts, WatchedKeys,
 };
 
 impl Subject {
@@ -36,18 +36,24 @@ pub async fn keys_that_wait_for_their_own_limits_are_named_and_delay_their_desti
         let mut watch = KeyWatch::default();
         watch.look(&*subject.store, [&destination], NOW).await.expect("look");
         let status = DestinationStatus { waiting: 9, drains_in: Some(seconds(1)), ..Default::default() };
-        (watch.add_to(status, destination.id), watch.all_bound(destination.id))
+        (watch.add_to(status, destination.id), watch.seen(destination.id, NOW + seconds(1)).expect("seen"))
     };
     subject.post_keys(1, &["a", "b", "c", "c", "c", "c", "c", "c", "d", "d", "e"]).await;
-    let (status, all_bound) = look(with_limit(100)).await;
+    let (status, seen) = look(with_limit(100)).await;
     let BoundKeys { named, count, drains_in } = status.bound_keys;
     assert_eq!((named, count), (vec![key("c"), key("d"), key("b")], 4));
     assert_eq!((drains_in, status.drains_in), (Some(seconds(3)), Some(seconds(3))), "six at two a second");
-    assert_eq!(all_bound, Some(true), "the others are paused");
+    assert_eq!(seen, WatchedKeys { all_bound: true, drain_in: None }, "the others are paused");
     // Where the destination leaves them less than their own limits, these hold nothing back.
-    let (status, all_bound) = look(with_limit(4)).await;
+    let (status, seen) = look(with_limit(4)).await;
     assert_eq!((status.bound_keys, status.drains_in), (BoundKeys::default(), Some(seconds(1))));
-    assert_eq!(all_bound, Some(false));
+    assert!(!seen.all_bound);
+    // Without a paused key it is known when the last one is done; a second has passed since.
+    let mut resumed = keyed(1);
+    resumed.settings.rate_limits = per_second(100);
+    Arc::make_mut(resumed.settings.key_limits.as_mut().expect("limits of keys")).overrides.clear();
+    let (_, seen) = look(Arc::new(resumed)).await;
+    assert_eq!(seen, WatchedKeys { all_bound: true, drain_in: Some(seconds(2)) }, "six at two a second, a second ago");
 }
 
 pub async fn the_last_sends_of_a_flow_are_those_of_its_key(mut subject: Subject) {

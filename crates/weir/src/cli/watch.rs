@@ -8,6 +8,7 @@ use super::{
     api::{CallFlags, PageFlags, ServerFlags},
     complete::destination_names,
     limit::LimitText,
+    limit_keys::KeyFlags,
     time::{PastTime, Span},
 };
 
@@ -184,6 +185,9 @@ pub(crate) struct PreviewArgs {
     pub(crate) call: CallFlags,
     #[command(flatten)]
     pub(crate) tried: TriedFlags,
+    /// As those of `weir destinations edit`: what they do not name stays.
+    #[command(flatten)]
+    pub(crate) keys: KeyFlags,
 }
 
 /// A destination, and what is tried at it.

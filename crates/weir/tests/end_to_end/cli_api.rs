@@ -691,6 +691,27 @@ async fn limit_keys_are_set_listed_paused_and_removed() {
     let audit = ["audit", "--destination", "hub", "--limit-key", "cus_1"];
     let audited = user.says(&audit).await;
     assert!(audited.contains("hub, key \"cus_1\"") && audited.contains("5/s"), "{audited}");
+    // A preview merges like an edit, and changes nothing.
+    let preview = ["preview", "hub", "--key-limit", "9/second", "--key-override", "cus_1=40/second"];
+    let shown = user.json(&preview).await;
+    let of_key = |key: &str| shown["keys"].as_array().unwrap().iter().find(|row| row["key"] == key).cloned().unwrap();
+    assert_eq!(of_key("cus_1")["waiting"], 2, "{shown}");
+    let text = user.says(&preview).await;
+    assert!(
+        text.contains("drained now") && text.contains("(no key)") && text.contains("Nothing was changed"),
+        "{text}"
+    );
+    let stored = user.json(&["destinations", "show", "hub"]).await;
+    assert_eq!(stored["key_limits"]["rate_limits"][0]["limit"], 5);
+    for (flags, mend) in [
+        (&["--key-limit", "9/second", "--key-limit", "8/second"][..], "--key-limit period `second` appears twice"),
+        (&["--limit-key", "customer"], "--limit-key must be a JSON pointer"),
+        (&["--limit-key", "none", "--key-limit", "9/second"], "leave out --key-limit"),
+        (&["--key-override", "cus_1"], "such as cus_1=50/second"),
+    ] {
+        let (code, error) = user.fails(&[&["preview", "hub"][..], flags].concat()).await;
+        assert!(code == 2 && error.contains(mend), "{flags:?}: {error}");
+    }
     let paused = user.says(&["limit-keys", "pause", "hub", "cus_1", ""]).await;
     assert!(paused.contains("Paused the key cus_1 of hub"), "{paused}");
     let keys = user.json(&["limit-keys", "list", "hub"]).await;
@@ -707,6 +728,8 @@ async fn limit_keys_are_set_listed_paused_and_removed() {
     let (code, error) = user.fails(&["limit-keys", "pause", "hub", "cus_1"]).await;
     assert!(code == 1 && error.contains("set `key_limits` first"), "{code} {error}");
     user.says(&["destinations", "create", url, "--name", "plain"]).await;
+    let (code, error) = user.fails(&["preview", "plain", "--key-limit", "9/second"]).await;
+    assert!(code == 2 && error.contains("plain has no limits of keys: say with --limit-key"), "{code} {error}");
     let (code, error) = user.fails(&["limit-keys", "show", "plain", "cus_1"]).await;
     assert!(code != 0 && error.contains("needs a destination with limit keys"), "{code} {error}");
 }

@@ -1,6 +1,6 @@
 //! Edits of a destination: a JSON merge patch (RFC 7396) on its view.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{Ref, RefOr, Schema},
@@ -83,7 +83,7 @@ impl DestinationPatch {
     /// Applies the patch to `shown`, the view of the settings.
     pub(super) fn merge_into(self, mut shown: Value) -> Value {
         drop_replaced(&mut shown, &self.0);
-        merge(&mut shown, self.0);
+        weir_api_types::merge(&mut shown, self.0);
         shown
     }
 }
@@ -121,19 +121,6 @@ fn drop_replaced(shown: &mut Value, patch: &Value) {
     }
     if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true)) {
         shown.remove("skip_after_attempts");
-    }
-}
-
-/// Merges a patch. Unlike in RFC 7396, `null` members remain: the reader takes them as the default, as "disabled" where
-/// a setting can be disabled, and as an error where the field is unknown.
-fn merge(target: &mut Value, patch: Value) {
-    match (target, patch) {
-        (Value::Object(target), Value::Object(patch)) => {
-            for (name, value) in patch {
-                merge(target.entry(name).or_insert(Value::Object(Map::new())), value);
-            }
-        }
-        (target, patch) => *target = patch,
     }
 }
 
@@ -233,7 +220,10 @@ mod tests {
     #[test]
     fn a_patch_keeps_its_null_members_for_the_reader() {
         let mut shown = json!({"name": "a", "retry": {"base_ms": 5}, "breaker": null});
-        merge(&mut shown, json!({"name": null, "retry": {"base_ms": null}, "breaker": {"open_ms": 7}, "colour": null}));
+        weir_api_types::merge(
+            &mut shown,
+            json!({"name": null, "retry": {"base_ms": null}, "breaker": {"open_ms": 7}, "colour": null}),
+        );
         assert_eq!(shown, json!({"name": null, "retry": {"base_ms": null}, "breaker": {"open_ms": 7}, "colour": null}));
     }
 }

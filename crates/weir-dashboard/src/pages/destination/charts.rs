@@ -71,6 +71,15 @@ extend! {
             }
         }
 
+        /// An axis of what was counted in each step.
+        fn counts(&self, highest: u64) -> Axis {
+            Axis::counts(highest).named(match self.step.as_str() {
+                "1h" => "per hour",
+                "1m" => "per minute",
+                _ => "per 10 s",
+            })
+        }
+
         /// The limits that were in force in the range, the shortest period first.
         fn limits(&self) -> BTreeSet<Of> {
             let windows = self.data.iter().flat_map(|bucket| &bucket.max_window);
@@ -178,7 +187,7 @@ extend! {
             elements.extend(lines(Color::Grey, Stroke::Solid, self.steps(&|bucket| Some(bucket.arrivals))));
             elements.extend(self.edits(None));
             let legend = vec![area("sent", Color::Blue), line("arrived", Color::Grey, Stroke::Solid)];
-            self.panel(SHORT, "Arrivals and sends", legend, Axis::counts(highest).named("per bucket"), elements)
+            self.panel(SHORT, "Arrivals and sends", legend, self.counts(highest), elements)
         }
 
         fn outcomes(&self) -> Panel {
@@ -186,7 +195,7 @@ extend! {
             let mut elements = areas(Color::Green, self.steps(&|bucket| Some(bucket.delivered)));
             elements.extend(lines(Color::Red, Stroke::Solid, self.steps(&|bucket| Some(bucket.failed))));
             let legend = vec![area("succeeded", Color::Green), line("failed", Color::Red, Stroke::Solid)];
-            self.panel(SHORT, "Attempts", legend, Axis::counts(highest).named("per bucket"), elements)
+            self.panel(SHORT, "Attempts", legend, self.counts(highest), elements)
         }
 
         /// `None`: nothing was sent, or it is too long ago.
@@ -206,7 +215,8 @@ extend! {
             let mut elements = lines(Color::Amber, Stroke::Solid, steps(|latency| latency.p95));
             elements.extend(lines(Color::Blue, Stroke::Solid, steps(|latency| latency.p50)));
             let legend = vec![line("p50", Color::Blue, Stroke::Solid), line("p95", Color::Amber, Stroke::Solid)];
-            let y = Axis::linear(slowest * 1.1, 4, |ms| Seconds(ms / 1_000.0).to_string());
+            // Answer times are whole milliseconds, and so are the labels.
+            let y = Axis::linear((slowest * 1.1).max(4.0), 4, |ms| Seconds(ms / 1_000.0).to_string());
             Some(self.panel(SHORT, "The receiver answers in", legend, y, elements))
         }
 
@@ -247,8 +257,7 @@ extend! {
                 legend.push(area("others", Color::Grey));
             }
             let highest = self.data.iter().map(all).max().unwrap_or(0);
-            let y = Axis::counts(highest.max(1)).named("per bucket");
-            Some(self.panel(SHORT, "Errors", legend, y, elements))
+            Some(self.panel(SHORT, "Errors", legend, self.counts(highest.max(1)), elements))
         }
 
         /// The errors of the range, the most frequent first.

@@ -377,7 +377,7 @@ extend! {
                 (Some(eta), _) if eta <= 0.0 => "nothing waits".to_owned(),
                 (Some(eta), _) => eta.seconds().to_string(),
                 (None, Some(false)) => "never".to_owned(),
-                (None, _) => "–".to_owned(),
+                (None, _) => "unknown".to_owned(),
             }
         }
     }

@@ -89,6 +89,7 @@ extend! {
                     _ => format!("a limit of {}/{}", self.value.count(), unit(period)),
                 },
                 ("min_interval_ms", _) => format!("{} ms between two sends", self.value.count()),
+                ("max_in_flight", _) => format!("{} in flight", self.value.count()),
                 (setting, _) => format!("{setting} {}", self.value.count()),
             };
             let bound = self.binding.as_ref().map(|binding| binding.short()).unwrap_or_default();
@@ -146,12 +147,13 @@ impl Live {
                 None => "It sends as fast as its limit allows.".to_owned(),
             },
             Some("group") => {
-                format!("It sends its share of its limit group, {}.", row.effective_per_s.unwrap_or_default().per_s())
+                let share = row.effective_per_s.unwrap_or_default().per_s();
+                format!(
+                    "It sends its share of its limit group, {share}. Higher limits of the group, or a higher weight in it, would \
+                     let it send more."
+                )
             }
-            Some("key") => {
-                "What waits is of limit keys whose own limits allow no more, or that are paused. The tab Limit keys has them."
-                    .to_owned()
-            }
+            Some("key") => "What waits is of limit keys whose own limits allow no more, or that are paused.".to_owned(),
             Some("adaptive") => match &row.adaptive_rate {
                 Some(pace) => {
                     format!("It sends at its adaptive pace of {}. {}.", pace.per_s.per_s(), pace.sentence())
@@ -166,11 +168,11 @@ impl Live {
                 let places = row.destination.max_in_flight.count();
                 match self.answer_time() {
                     Some(time) => format!(
-                        "The receiver takes {time} to answer. With {places} in flight at one time (max_in_flight), that is at most \
+                        "The receiver takes {time} to answer. With {places} in flight at one time, that is at most \
                          {}.",
                         row.effective_per_s.unwrap_or_default().per_s()
                     ),
-                    None => format!("The receiver does not answer: all {places} places of max_in_flight are taken."),
+                    None => format!("The receiver does not answer: all {places} places in flight are taken."),
                 }
             }
             Some("refused_within_limit") => "The receiver refuses sends that keep the limit.".to_owned(),
@@ -188,6 +190,16 @@ impl Live {
             _ if row.backlog > 0 => "What waits is not due yet.".to_owned(),
             _ if row.destination.paused => "Nothing waits. New deliveries wait until somebody resumes it.".to_owned(),
             _ => "Nothing waits. Every delivery is sent at once.".to_owned(),
+        }
+    }
+
+    /// Where the reason can be seen and changed, if that is another page.
+    fn elsewhere(&self) -> Option<(String, &'static str)> {
+        let Head { base, destination, .. } = &self.head;
+        match (self.state.row.reason.as_deref()?, &destination.settings.limit_group) {
+            ("group", Some(group)) => Some((format!("{base}/limit-groups/{group}"), "The limit group")),
+            ("key", _) => Some((format!("{}/keys", self.head.path()), "Limit keys")),
+            _ => None,
         }
     }
 

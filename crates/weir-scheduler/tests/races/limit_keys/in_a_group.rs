@@ -64,41 +64,22 @@ async fn keys_of_two_destinations_keep_the_limit_of_their_group_and_use_it() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_loss_of_the_queue_breaks_none_of_the_three_limits() {
+async fn assert_all_kept_through(fault: Fault) {
     let mut world = World::account(10, 7, 3);
-    let mut worker = world.worker();
     for number in [1, 2] {
         world.post_to(number, 5, 9).await;
     }
-    world.start(&worker);
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(1_700)).await;
-        worker.is_lost.store(true, Ordering::Relaxed);
-        world.running.shutdown().await;
-        worker = world.restart(&worker);
-    }
-    world.delivered().await;
-    worker.assert_keeps_all(10, 7, 3);
+    world.delivered_through(fault).await.assert_keeps_all(10, 7, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_of_the_queue_breaks_none_of_the_three_limits() {
+    assert_all_kept_through(Fault::Loss).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_breaks_none_of_the_three_limits() {
-    let mut world = World::account(10, 7, 3);
-    let mut worker = world.worker();
-    for number in [1, 2] {
-        world.post_to(number, 5, 9).await;
-    }
-    world.start(&worker);
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(1_700)).await;
-        world.running.shutdown().await;
-        worker.attempts.lock().unwrap().abort_all();
-        recover_all(&*world.store, world.clock.now()).await.unwrap();
-        worker = world.restart(&worker);
-    }
-    world.delivered().await;
-    worker.assert_keeps_all(10, 7, 3);
+    assert_all_kept_through(Fault::Crash).await;
 }
 
 /// The job of the destination is a member of the group until somebody tells the queue of the edit.

@@ -18,6 +18,7 @@ use crate::{
         table::{Cell, Column, Table},
         texts::{NONE, clean, span_s},
     },
+    exit::Misuse,
 };
 
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
@@ -111,19 +112,51 @@ fn row(row: LimitKeyRow) -> [Cell; 8] {
 }
 
 /// What bounds a key.
-fn bound(binding: Option<&str>) -> String {
+pub(super) fn bound(binding: Option<&str>) -> String {
     binding.map_or_else(|| NONE.to_owned(), |binding| binding.replace('_', " "))
 }
 
 /// A key as people read it.
-fn name_of(key: &str) -> String {
+pub(super) fn name_of(key: &str) -> String {
     if key.is_empty() { "\"\" (no key)".to_owned() } else { clean(key) }
+}
+
+/// The flags of what a refusal points at.
+const FLAGS: [(&str, &str); 4] = [
+    ("/key_limits/key", "--limit-key"),
+    ("/key_limits/rate_limits", "--key-limit"),
+    ("/key_limits/overrides", "--key-override"),
+    ("/key_limits/max_in_flight", "--key-max-in-flight"),
+];
+
+/// A refusal that names the flags of limit keys instead of the fields of the request.
+pub(super) fn naming_flags(error: anyhow::Error) -> anyhow::Error {
+    let flag = |word: &str| {
+        let of = |(field, flag): &(&str, &str)| {
+            let rest = word.strip_prefix(field)?;
+            (rest.trim().is_empty() || rest.starts_with('/'))
+                .then(|| format!("{flag}{}", &word[word.trim_end().len()..]))
+        };
+        FLAGS.iter().find_map(of).unwrap_or_else(|| word.to_owned())
+    };
+    match error.downcast::<Misuse>() {
+        Ok(Misuse(text)) => Misuse(text.split_inclusive(char::is_whitespace).map(flag).collect()).into(),
+        Err(error) => error,
+    }
 }
 
 /// The field `key_limits`, if a flag is about it. Several limits of one key are its set of limits.
 pub(super) fn of_flags(flags: &KeyFlags) -> anyhow::Result<Option<(String, Value)>> {
     let KeyFlags { limit_key, key_limits, key_overrides, key_max_in_flight } = flags;
     if limit_key.as_deref() == Some("none") {
+        if !key_limits.is_empty() || !key_overrides.is_empty() || key_max_in_flight.is_some() {
+            return Err(Misuse(
+                "--limit-key none is without limits of keys: leave out --key-limit, --key-override and --key-max-in-flight, or \
+                 give --limit-key a pointer"
+                    .to_owned(),
+            )
+            .into());
+        }
         return Ok(Some(("key_limits".to_owned(), Value::Null)));
     }
     let mut body: Fields = fields(&json!({"key": limit_key, "max_in_flight": key_max_in_flight}))?;
@@ -170,12 +203,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_refusal_names_the_flag() {
+        let said = |text: &str| naming_flags(Misuse(text.to_owned()).into()).to_string();
+        let twice = "the request has 2 errors:\n  /key_limits/rate_limits/1/period appears twice\n  /key_limits/key must be given";
+        let expected = "the request has 2 errors:\n  --key-limit appears twice\n  --limit-key must be given";
+        assert_eq!(said(twice), expected);
+        assert_eq!(said("/key_limits/keys is unknown"), "/key_limits/keys is unknown");
+    }
+
+    #[test]
     fn flags_make_a_patch_of_what_they_name() {
         let flags =
             KeyFlags { limit_key: None, key_limits: Vec::new(), key_overrides: Vec::new(), key_max_in_flight: None };
         assert_eq!(of_flags(&flags).unwrap(), None);
         let none = KeyFlags { limit_key: Some("none".to_owned()), ..flags.clone() };
         assert_eq!(of_flags(&none).unwrap(), Some(("key_limits".to_owned(), Value::Null)));
+        let both = KeyFlags { key_max_in_flight: Some(1), ..none };
+        assert!(
+            of_flags(&both)
+                .unwrap_err()
+                .to_string()
+                .starts_with("--limit-key none is without limits of keys: leave out")
+        );
         let limit = |text: &str| KeyOverrideText::Limit(text.parse().unwrap());
         let named = |key: &str, special| (key.to_owned(), special);
         let overrides = vec![

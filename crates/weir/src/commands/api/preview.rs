@@ -1,23 +1,30 @@
 //! `weir preview`: what other limits would do to the backlog of a destination.
 
-use weir_api_types::{Backlog, Binding, Forecast, OtherBinding, Preview};
+use serde_json::Value;
+use weir_api_types::{Backlog, Binding, Destination, Forecast, KeyForecast, KeyPreview, OtherBinding, Preview};
 use weir_core::stall::Fault;
 
-use super::{Call, client::Fields, fields};
+use super::{Call, client::Fields, fields, limit_keys, records::InWords as _};
 use crate::{
-    cli::watch::{PreviewArgs, TriedFlags},
+    cli::{
+        limit_keys::KeyFlags,
+        watch::{PreviewArgs, TriedFlags},
+    },
     commands::output::{
         Screen,
         table::{Cell, Column, Table, Tone},
         texts::{NONE, count, or_none, rate, span_s},
     },
+    exit::Misuse,
 };
 
 pub(super) async fn run(call: &Call, args: PreviewArgs) -> anyhow::Result<()> {
     let id = call.client.destination_id(&args.tried.destination).await?;
-    let body = tried(&args.tried)?;
-    let body = serde_json::Value::Object(body).to_string();
-    let answer = call.client.post(&["v1", "destinations", &id, "preview"], Some(&body)).await?;
+    let mut body = tried(&args.tried)?;
+    body.extend(tried_keys(call, &id, &args.keys).await?);
+    let body = Value::Object(body).to_string();
+    let answer = call.client.post(&["v1", "destinations", &id, "preview"], Some(&body)).await;
+    let answer = answer.map_err(limit_keys::naming_flags)?;
     if call.json {
         return call.print(&answer, |_: Preview| String::new());
     }
@@ -30,12 +37,30 @@ pub(super) fn tried(flags: &TriedFlags) -> anyhow::Result<Fields> {
     let mut body = fields(&flags.settings)?;
     if flags.unlimited {
         body.insert("rate_limits".to_owned(), serde_json::json!([]));
-        body.insert("min_interval_ms".to_owned(), serde_json::Value::Null);
+        body.insert("min_interval_ms".to_owned(), Value::Null);
     }
     Ok(body)
 }
 
-fn text(Preview { proposed, now, fault, key_limits, .. }: &Preview, backlog: &Backlog, screen: Screen) -> String {
+/// The limits of keys as an edit with these flags would leave them, if a flag is about them. The API takes them as a whole.
+async fn tried_keys(call: &Call, id: &str, flags: &KeyFlags) -> anyhow::Result<Option<(String, Value)>> {
+    let Some((field, change)) = limit_keys::of_flags(flags)? else { return Ok(None) };
+    let destination: Destination = call.client.get(&["v1", "destinations", id], &Fields::new()).await?.read()?;
+    let present = &destination.settings.key_limits;
+    if present.is_none() && !change.is_null() && flags.limit_key.is_none() {
+        return Err(Misuse(format!(
+            "{} has no limits of keys: say with --limit-key where the key is in the data of events, such as --limit-key \
+             /customer/id",
+            destination.title()
+        ))
+        .into());
+    }
+    let mut limits = serde_json::to_value(present)?;
+    weir_api_types::merge(&mut limits, change);
+    Ok(Some((field, limits)))
+}
+
+fn text(Preview { proposed, now, fault, key_limits, keys }: &Preview, backlog: &Backlog, screen: Screen) -> String {
     let waiting = backlog.pending + backlog.retrying;
     let rows = [("now", now), ("proposed", proposed)].map(|(title, forecast)| row(title, forecast, waiting));
     let table = table().with(rows).render(screen);
@@ -43,8 +68,44 @@ fn text(Preview { proposed, now, fault, key_limits, .. }: &Preview, backlog: &Ba
     let fault = fault.as_deref().and_then(Fault::named);
     let fault = fault.map(|fault| format!("\nWeir does not send as fast as it may now: {}.", fault.sentence()));
     let fault = fault.unwrap_or_default();
-    let keys = key_limits.as_deref().map(|keys| format!("\n{keys}")).unwrap_or_default();
-    format!("{table}\n\n{waiting}, {}/s arrive. Nothing was changed.{fault}{keys}", rate(backlog.arrivals_per_s))
+    let in_words = key_limits.as_deref().map(|keys| format!("\n{keys}")).unwrap_or_default();
+    let keys = keys.as_deref().filter(|keys| !keys.is_empty());
+    let keys = keys.map(|keys| format!("\n\n{}", key_table().with(keys.iter().map(key_row)).render(screen)));
+    format!(
+        "{table}\n\n{waiting}, {}/s arrive. Nothing was changed.{fault}{in_words}{}",
+        rate(backlog.arrivals_per_s),
+        keys.unwrap_or_default()
+    )
+}
+
+fn key_table() -> Table<8> {
+    Table::new([
+        Column::text("key").flexible(),
+        Column::number("waiting"),
+        Column::number("now/s"),
+        Column::number("proposed/s"),
+        Column::number("drained now"),
+        Column::number("proposed"),
+        Column::text("bound now"),
+        Column::text("proposed"),
+    ])
+}
+
+fn key_row(KeyPreview { key, waiting, proposed, now }: &KeyPreview) -> [Cell; 8] {
+    let per_s = |of: &KeyForecast| Cell::from(of.share_per_s.map_or_else(|| "unlimited".to_owned(), rate));
+    let drained =
+        |of: &KeyForecast| Cell::from(of.drain_eta_s.map_or_else(|| "unknown".to_owned(), |eta| span_s(eta.ceil())));
+    let bound = |of: &KeyForecast| Cell::from(limit_keys::bound(of.binding.as_deref()));
+    [
+        limit_keys::name_of(key).into(),
+        waiting.to_string().into(),
+        per_s(now),
+        per_s(proposed),
+        drained(now),
+        drained(proposed),
+        bound(now),
+        bound(proposed),
+    ]
 }
 
 pub(super) fn table() -> Table<6> {
