@@ -1,0 +1,160 @@
+//! The floor: the share of refusals that was seen well below what the receiver takes, so it is no matter of the pace.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AdaptiveRate, BACKGROUND_TEST_S, CLIMBED, Sample, seconds};
+use crate::Timestamp;
+
+/// While starting, up to this share is believed only when a higher pace has shown whether the pace is its cause: a limit
+/// that refuses a tenth refuses more than half of twice as much.
+const EXCUSED: f64 = 0.1;
+/// A smaller number of answers does not tell this share from a larger one.
+const EXCUSED_OF: u32 = 20;
+/// A pace that was lower than this part of what the receiver takes is well below.
+const WELL_BELOW: f64 = 0.7;
+/// What a test has found weighs as much as so many answers, and those after it are forgotten after a few times as many.
+const WEIGHT: f64 = 200.0;
+const REMEMBERED: f64 = 1_000.0;
+
+/// Refusals above the background that are to be found, as a share of all answers.
+const MORE: f64 = 0.06;
+/// The logarithm of the odds at which they are believed: once in some 50,000 answers by chance.
+const CLEAR: f64 = 7.6;
+
+/// Answers and the refusals among them.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+struct Tally {
+    answers: f64,
+    bad: f64,
+}
+
+impl Tally {
+    fn add(&mut self, answers: f64, bad: f64) {
+        self.answers += answers;
+        self.bad += bad;
+    }
+}
+
+/// What an epoch says of the pace.
+pub(super) enum Judgement {
+    Fine,
+    /// The next epochs will say.
+    Unclear,
+    /// So many answers, of which too many were refusals.
+    TooMany(Sample),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Floor {
+    /// The highest pace of the start so far, what was seen there, and what was seen at lower ones.
+    pace: f64,
+    there: Tally,
+    below: Tally,
+    /// The pace at which refusals were excused last.
+    excused_at: f64,
+    /// The background when it was tested last, and what was seen since at paces that the receiver took.
+    tested: f64,
+    since: Tally,
+    /// The evidence that more is refused than the background, and the answers that it comes from.
+    evidence: f64,
+    answers: Sample,
+}
+
+impl AdaptiveRate {
+    /// Whether these refusals may be no matter of the pace, and the next pace of the start will tell.
+    pub(super) fn is_excused(&self, answers: &Sample) -> bool {
+        let n = f64::from(answers.answers());
+        let most = EXCUSED * n + 2.0 * (EXCUSED * (1.0 - EXCUSED) * n).sqrt();
+        self.ceiling.is_none()
+            && answers.bad > 0
+            && answers.answers() >= EXCUSED_OF
+            && f64::from(answers.bad) <= most
+            && self.rate > 1.5 * self.floor.excused_at
+    }
+
+    /// Notes an epoch of the start. When it ends the start, what was seen well below is the background.
+    pub(super) fn note_start(&mut self, answers: &Sample, rate: f64, is_excused: bool, now: Timestamp) {
+        if self.ceiling.is_some() {
+            return;
+        }
+        let (n, bad) = (f64::from(answers.answers()), f64::from(answers.bad));
+        if is_excused {
+            self.floor.excused_at = self.rate;
+        } else if self.background == 0.0 && self.is_too_many(answers) {
+            let Floor { pace, mut below, there, .. } = self.floor;
+            if pace <= WELL_BELOW * rate * (n - bad) / n {
+                below.add(there.answers, there.bad);
+            }
+            // One refusal less than were seen: a single one may be chance.
+            let share = (below.bad - 1.0) / below.answers;
+            if share > 0.0 && share <= 2.0 * EXCUSED {
+                self.set_background(share);
+                self.next_background_test = now + seconds(BACKGROUND_TEST_S);
+            }
+            return;
+        }
+        let floor = &mut self.floor;
+        if rate > 1.4 * floor.pace {
+            floor.pace = rate;
+            let Tally { answers, bad } = std::mem::take(&mut floor.there);
+            floor.below.add(answers, bad);
+        }
+        floor.there.add(n, bad);
+    }
+
+    /// The background is this share.
+    pub(super) fn set_background(&mut self, share: f64) {
+        self.background = share;
+        (self.floor.tested, self.floor.since) = (share, Tally::default());
+        self.forget_evidence();
+    }
+
+    pub(super) fn forget_evidence(&mut self) {
+        (self.floor.evidence, self.floor.answers) = (0.0, Sample::default());
+    }
+
+    /// Whether more is refused than the background explains. Where there is one, a sequential test (CUSUM, Page 1954)
+    /// weighs the answers of several epochs, because a small share needs many.
+    pub(super) fn judge(&mut self, answers: &Sample, is_early: bool) -> Judgement {
+        if self.background == 0.0 || is_early || answers.ok == 0 {
+            if self.is_too_many(answers) {
+                return Judgement::TooMany(*answers);
+            }
+            if self.background == 0.0 {
+                return Judgement::Fine;
+            }
+        }
+        let (none, more) = (self.background, self.background + MORE.max(0.5 * self.background));
+        let of_bad = f64::from(answers.bad) * (more / none).ln();
+        let of_ok = f64::from(answers.ok) * ((1.0 - more) / (1.0 - none)).ln();
+        let floor = &mut self.floor;
+        floor.evidence += of_bad + of_ok;
+        floor.answers.merge(answers);
+        if floor.evidence >= CLEAR {
+            return Judgement::TooMany(floor.answers);
+        }
+        if floor.evidence >= 0.5 * CLEAR {
+            return Judgement::Unclear;
+        }
+        if floor.evidence <= 0.0 {
+            self.forget_evidence();
+        }
+        Judgement::Fine
+    }
+
+    /// The background follows what is seen at a pace that the receiver took: downwards freely, and upwards only a little
+    /// without a test.
+    pub(super) fn note_floor(&mut self, answers: &Sample) {
+        let is_below = self.ceiling.is_none_or(|ceiling| self.rate <= 1.001 * CLIMBED * ceiling);
+        if self.background == 0.0 || !is_below {
+            return;
+        }
+        let Floor { tested, since, .. } = &mut self.floor;
+        if since.answers > REMEMBERED {
+            *since = Tally { answers: since.answers / 2.0, bad: since.bad / 2.0 };
+        }
+        since.add(answers.answers().into(), answers.bad.into());
+        let share = (WEIGHT * *tested + since.bad) / (WEIGHT + since.answers);
+        self.background = share.min(*tested);
+    }
+}
