@@ -64,12 +64,16 @@ impl AdaptiveRate {
     /// Whether these refusals may be no matter of the pace, and the next pace of the start will tell.
     pub(super) fn is_excused(&self, answers: &Sample) -> bool {
         let n = f64::from(answers.answers());
-        let most = EXCUSED * n + 2.0 * (EXCUSED * (1.0 - EXCUSED) * n).sqrt();
+        // A window of the receiver may have filled up at the end of the epoch, and more would only make its wall longer.
+        let most = match answers.throttled {
+            0 => EXCUSED * n + 2.0 * (EXCUSED * (1.0 - EXCUSED) * n).sqrt(),
+            _ => 1.0,
+        };
         self.ceiling.is_none()
             && answers.bad > 0
             && answers.answers() >= EXCUSED_OF
             && f64::from(answers.bad) <= most
-            && self.rate > 1.5 * self.floor.excused_at
+            && (answers.bad == 1 || self.rate > 1.5 * self.floor.excused_at)
     }
 
     /// Notes an epoch of the start. When it ends the start, what was seen well below is the background.
