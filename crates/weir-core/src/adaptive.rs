@@ -437,7 +437,8 @@ impl AdaptiveRate {
     /// An epoch in which not too much was refused.
     fn fine(&mut self, answers: &Sample, rate: f64, is_full: bool, is_paced: bool, dt: f64, now: Timestamp) {
         self.narrowed = 0;
-        self.proven = Some(rate);
+        // With a background one epoch proves little.
+        self.proven = (self.background == 0.0).then_some(rate);
         self.note_floor(answers);
         if is_full {
             return self.full(answers, rate, now);
