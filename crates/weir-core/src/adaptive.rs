@@ -48,7 +48,11 @@ pub use self::{
     reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},
 };
-use self::{floor::{Floor, Judgement}, held::Wall, refusals::Doubt};
+use self::{
+    floor::{Floor, Judgement},
+    held::Wall,
+    refusals::Doubt,
+};
 use crate::{RateLimits, Timestamp};
 
 /// The pace at which an unknown receiver is tried first.
@@ -405,7 +409,11 @@ impl AdaptiveRate {
             dt >= EARLY_S && f64::from(answers.bad) >= 5.0 + self.background * f64::from(n) && answers.bad * 2 >= n;
         // A few refusals may be chance: they wait for more answers.
         let is_excused = self.is_excused(&answers);
-        let is_doubtful = (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S && !is_excused && self.background == 0.0;
+        let is_doubtful = (1..3).contains(&answers.bad)
+            && n < DOUBTFUL_ANSWERS
+            && dt < DOUBTFUL_S
+            && !is_excused
+            && self.background == 0.0;
         let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
         if !is_early && !is_over && !is_wall && dt < LONGEST_EPOCH_S {
             return;

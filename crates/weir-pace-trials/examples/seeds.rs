@@ -9,7 +9,10 @@ fn main() {
     let part = args.next().unwrap_or_default();
     let real = || real::all().into_iter().map(|class| class.scenario);
     let sets = [("", scenarios::all()), ("unseen: ", unseen::all()), ("real: ", real().collect())];
-    println!("{:58} {:>22} {:>17} {:>13}  all: goodput, refused", "receiver: median / worst", "goodput", "refused %", "to 90 % s");
+    println!(
+        "{:58} {:>22} {:>17} {:>13}  all: goodput, refused",
+        "receiver: median / worst", "goodput", "refused %", "to 90 % s"
+    );
     for (set, scenarios) in sets {
         for scenario in scenarios.iter().filter(|scenario| scenario.name.contains(&part)) {
             let played = table::play(scenario, ALL[0], seeds);
@@ -33,7 +36,14 @@ fn main() {
             let (good, bad) = (mean(|f| f.goodput_all), mean(|f| f.refused_all));
             println!(
                 "{:58} {:>10.2} / {:.2} {:>10.1} / {:>4.1} {:>8.0} / {:>3.0}   {good:.2} {:.1}",
-                format!("{set}{}", scenario.name), goodput.0, goodput.1, 100.0 * refused.0, 100.0 * refused.1, to_90_s.0, to_90_s.1, 100.0 * bad
+                format!("{set}{}", scenario.name),
+                goodput.0,
+                goodput.1,
+                100.0 * refused.0,
+                100.0 * refused.1,
+                to_90_s.0,
+                to_90_s.1,
+                100.0 * bad
             );
         }
     }

@@ -223,9 +223,7 @@ impl Receiver {
                 used.1 += u32::from(is_taken);
                 is_taken
             }
-            Gate::Sliding { seconds, taken } => {
-                slides(taken, *seconds, (rate * *seconds).round(), t)
-            }
+            Gate::Sliding { seconds, taken } => slides(taken, *seconds, (rate * *seconds).round(), t),
             Gate::Banning { seconds, ban_s, banned_until, taken } => {
                 let is_taken = t >= *banned_until && slides(taken, *seconds, (rate * *seconds).round(), t);
                 if !is_taken && t >= *banned_until {

@@ -23,15 +23,12 @@ const CLEAR: f64 = 7.6;
 
 /// Answers and the refusals among them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-struct Tally {
-    answers: f64,
-    bad: f64,
-}
+struct Tally(f64, f64);
 
 impl Tally {
     fn add(&mut self, answers: f64, bad: f64) {
-        self.answers += answers;
-        self.bad += bad;
+        self.0 += answers;
+        self.1 += bad;
     }
 }
 
@@ -57,7 +54,8 @@ pub(super) struct Floor {
     since: Tally,
     /// The evidence that more is refused than the background, and the answers that it comes from.
     evidence: f64,
-    answers: Sample,
+    /// Their number, the refusals and the 429s among them.
+    weighed: [u32; 3],
 }
 
 impl AdaptiveRate {
@@ -87,10 +85,11 @@ impl AdaptiveRate {
         } else if self.background == 0.0 && self.is_too_many(answers) {
             let Floor { pace, mut below, there, .. } = self.floor;
             if pace <= WELL_BELOW * rate * (n - bad) / n {
-                below.add(there.answers, there.bad);
+                below.add(there.0, there.1);
             }
             // One refusal less than were seen: a single one may be chance.
-            let share = (below.bad - 1.0) / below.answers;
+            let Tally(answers, bad) = below;
+            let share = (bad - 1.0) / answers;
             if share > 0.0 && share <= 2.0 * EXCUSED {
                 self.set_background(share);
                 self.next_background_test = now + seconds(BACKGROUND_TEST_S);
@@ -100,7 +99,7 @@ impl AdaptiveRate {
         let floor = &mut self.floor;
         if rate > 1.4 * floor.pace {
             floor.pace = rate;
-            let Tally { answers, bad } = std::mem::take(&mut floor.there);
+            let Tally(answers, bad) = std::mem::take(&mut floor.there);
             floor.below.add(answers, bad);
         }
         floor.there.add(n, bad);
@@ -114,7 +113,7 @@ impl AdaptiveRate {
     }
 
     pub(super) fn forget_evidence(&mut self) {
-        (self.floor.evidence, self.floor.answers) = (0.0, Sample::default());
+        (self.floor.evidence, self.floor.weighed) = (0.0, [0; 3]);
     }
 
     /// Whether more is refused than the background explains. Where there is one, a sequential test (CUSUM, Page 1954)
@@ -133,9 +132,13 @@ impl AdaptiveRate {
         let of_ok = f64::from(answers.ok) * ((1.0 - more) / (1.0 - none)).ln();
         let floor = &mut self.floor;
         floor.evidence += of_bad + of_ok;
-        floor.answers.merge(answers);
+        let [n, bad, throttled] = &mut floor.weighed;
+        (*n, *bad) = (*n + answers.answers(), *bad + answers.bad);
+        *throttled += answers.throttled;
         if floor.evidence >= CLEAR {
-            return Judgement::TooMany(floor.answers);
+            let least_bad_in_flight = answers.least_bad_in_flight;
+            let (ok, bad, throttled) = (*n - *bad, *bad, *throttled);
+            return Judgement::TooMany(Sample { ok, bad, throttled, least_bad_in_flight, ..Sample::default() });
         }
         if floor.evidence >= 0.5 * CLEAR {
             return Judgement::Unclear;
@@ -154,11 +157,11 @@ impl AdaptiveRate {
             return;
         }
         let Floor { tested, since, .. } = &mut self.floor;
-        if since.answers > REMEMBERED {
-            *since = Tally { answers: since.answers / 2.0, bad: since.bad / 2.0 };
+        if since.0 > REMEMBERED {
+            *since = Tally(since.0 / 2.0, since.1 / 2.0);
         }
         since.add(answers.answers().into(), answers.bad.into());
-        let share = (WEIGHT * *tested + since.bad) / (WEIGHT + since.answers);
+        let share = (WEIGHT * *tested + since.1) / (WEIGHT + since.0);
         self.background = share.min(*tested);
     }
 }

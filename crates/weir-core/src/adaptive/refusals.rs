@@ -51,8 +51,7 @@ impl AdaptiveRate {
         let n = f64::from(answers.answers());
         let expected = self.background * n;
         let noise = 2.5 * (expected * (1.0 - self.background)).sqrt();
-        answers.bad > 0
-            && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
+        answers.bad > 0 && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
     }
 
     /// Whether the answers since a cut say that the cut was of no use: then it is undone, and this share of refusals is
@@ -78,7 +77,12 @@ impl AdaptiveRate {
         // What is above the background, if the cut was of no use.
         let of_background = doubt.background.min(doubt.share) * doubt.answers;
         let expected = doubt.share * doubt.answers - of_background;
-        let needed = if doubt.halved > 0 { 15.0 } else { 10.0 };
+        let needed = match doubt.halved {
+            0 => 10.0,
+            // A background that was found before is tested again with less.
+            _ if doubt.rate_tried == doubt.rate_before => 8.0,
+            _ => 15.0,
+        };
         let is_clear = expected >= 4.0 && doubt.bad <= of_background + 0.15 * expected;
         if expected < needed && !is_clear && age_s < memory_s + LONGEST_DOUBT_S {
             return false;
@@ -105,7 +109,7 @@ impl AdaptiveRate {
             return false;
         }
         // A bucket without room refuses half of anything from its rate to twice as much, so a large share asks for more.
-        let is_small = is_of_failures && share <= SMALL && bad - of_background >= 0.7 * expected;
+        let is_small = is_of_failures && share <= SMALL && bad - of_background >= 0.35 * expected;
         let enough = match background > 0.0 || is_small {
             true => 0,
             false if share > 0.3 => 2,
