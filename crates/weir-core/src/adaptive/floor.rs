@@ -16,6 +16,9 @@ const WELL_BELOW: f64 = 0.7;
 const WEIGHT: f64 = 200.0;
 const REMEMBERED: f64 = 1_000.0;
 
+/// A smaller background is none.
+const NONE: f64 = 0.006;
+
 /// Refusals above the background that are to be found, as a share of all answers.
 const MORE: f64 = 0.06;
 /// The logarithm of the odds at which they are believed: once in some 50,000 answers by chance.
@@ -52,9 +55,9 @@ pub(super) struct Floor {
     /// The background when it was tested last, and what was seen since at paces that the receiver took.
     tested: f64,
     since: Tally,
-    /// The evidence that more is refused than the background, and the answers that it comes from.
+    /// The evidence that more is refused than the background.
     evidence: f64,
-    /// Their number, the refusals and the 429s among them.
+    /// The answers that it comes from, the refusals and the 429s among them. No [`Sample`]: the state is to stay small.
     weighed: [u32; 3],
 }
 
@@ -149,8 +152,8 @@ impl AdaptiveRate {
         Judgement::Fine
     }
 
-    /// The background follows what is seen at a pace that the receiver took: downwards freely, and upwards only a little
-    /// without a test.
+    /// The background follows what is seen at a pace that the receiver took, but never above what a test has found: it
+    /// would follow an overload.
     pub(super) fn note_floor(&mut self, answers: &Sample) {
         let is_below = self.ceiling.is_none_or(|ceiling| self.rate <= 1.001 * CLIMBED * ceiling);
         if self.background == 0.0 || !is_below {
@@ -161,7 +164,9 @@ impl AdaptiveRate {
             *since = Tally(since.0 / 2.0, since.1 / 2.0);
         }
         since.add(answers.answers().into(), answers.bad.into());
-        let share = (WEIGHT * *tested + since.1) / (WEIGHT + since.0);
-        self.background = share.min(*tested);
+        self.background = ((WEIGHT * *tested + since.1) / (WEIGHT + since.0)).min(*tested);
+        if self.background < NONE {
+            self.set_background(0.0);
+        }
     }
 }
