@@ -25,14 +25,6 @@ impl Ours {
     }
 }
 
-impl Ours {
-    /// The pace and its reason, for a trace.
-    pub fn status(&self, now: f64) -> String {
-        let status = self.rate.status(timestamp(now));
-        format!("{:8.3}/s {:>4} {} {}", status.per_s, self.rate.window(), status.reason, status.detail)
-    }
-}
-
 impl Default for Ours {
     fn default() -> Self {
         Self::new()
