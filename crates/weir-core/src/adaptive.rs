@@ -29,6 +29,7 @@
 
 mod cursor;
 mod fall;
+mod floor;
 mod held;
 mod observed;
 mod reason;
@@ -47,7 +48,11 @@ pub use self::{
     reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},
 };
-use self::{held::Wall, refusals::Doubt};
+use self::{
+    floor::{Floor, Judgement},
+    held::Wall,
+    refusals::Doubt,
+};
 use crate::{RateLimits, Timestamp};
 
 /// The pace at which an unknown receiver is tried first.
@@ -176,6 +181,8 @@ pub struct AdaptiveRate {
     refused_since_rest: f64,
     /// The share of refusals that does not depend on the pace.
     background: f64,
+    #[serde(default)]
+    floor: Floor,
     doubt: Option<Doubt>,
     /// The pace before the cuts of a doubt that more refusals have interrupted.
     doubted: Option<f64>,
@@ -241,6 +248,7 @@ impl AdaptiveRate {
             step: FIRST_STEP,
             refused_since_rest: 0.0,
             background: 0.0,
+            floor: Floor::default(),
             doubt: None,
             doubted: None,
             next_background_test: Timestamp::MIN,
@@ -400,8 +408,12 @@ impl AdaptiveRate {
         let is_early =
             dt >= EARLY_S && f64::from(answers.bad) >= 5.0 + self.background * f64::from(n) && answers.bad * 2 >= n;
         // A few refusals may be chance: they wait for more answers.
-        let is_doubtful =
-            (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S && !self.is_chance(&answers);
+        let is_excused = self.is_excused(&answers);
+        let is_doubtful = (1..3).contains(&answers.bad)
+            && n < DOUBTFUL_ANSWERS
+            && dt < DOUBTFUL_S
+            && !is_excused
+            && self.background == 0.0;
         let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
         if !is_early && !is_over && !is_wall && dt < LONGEST_EPOCH_S {
             return;
@@ -411,6 +423,7 @@ impl AdaptiveRate {
         let is_paced = f64::from(sent) >= 0.85 * slots;
         let rate = if f64::from(sent) >= slots { self.per_s(now) } else { self.rate.min(f64::from(sent.max(n)) / dt) };
         self.epoch = Epoch::new(now);
+        self.note_start(&answers, rate, is_excused, now);
         let is_settling = !is_early && answers.bad.saturating_mul(std::mem::replace(&mut self.settling, u32::MAX)) < n;
         if self.resolve(&answers, now) {
             self.proven = None;
@@ -418,25 +431,33 @@ impl AdaptiveRate {
             // A window of the receiver still counts the sends before the cut.
         } else if is_early && answers.ok > 0 && self.is_cut_proven && self.is_recent_cut(2.0 * EARLY_S, now) {
             // A receiver that counts what it refused needs a moment, too.
-        } else if self.doubt.is_none() && self.is_too_many(&answers) {
-            self.refused(&answers, rate, is_early, dt, now);
         } else if self.doubt.is_none() {
-            self.narrowed = 0;
-            self.proven = Some(rate);
-            if was_full && !is_paced {
-                self.full(&answers, rate, now);
-            } else {
-                (self.late, self.late_epochs) = (Sample::default(), 0);
-                self.learn_base(&answers);
-                if !is_paced {
-                    self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);
-                } else if !self.tests_background(now) {
-                    self.grow(dt, now);
-                }
+            match if is_excused { Judgement::Fine } else { self.judge(&answers, is_early) } {
+                Judgement::TooMany(answers) => self.refused(&answers, rate, is_early, dt, now),
+                Judgement::Unclear => {}
+                Judgement::Fine => self.fine(&answers, rate, was_full && !is_paced, is_paced, dt, now),
             }
         }
         self.place_window();
         self.name_bounds(now);
+    }
+
+    /// An epoch in which not too much was refused.
+    fn fine(&mut self, answers: &Sample, rate: f64, is_full: bool, is_paced: bool, dt: f64, now: Timestamp) {
+        self.narrowed = 0;
+        // With a background one epoch proves little.
+        self.proven = (self.background == 0.0).then_some(rate);
+        self.note_floor(answers);
+        if is_full {
+            return self.full(answers, rate, now);
+        }
+        (self.late, self.late_epochs) = (Sample::default(), 0);
+        self.learn_base(answers);
+        if !is_paced {
+            self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);
+        } else if !self.tests_background(now) {
+            self.grow(dt, now);
+        }
     }
 
     /// What bounds the pace from outside is said instead of what it would do itself.
@@ -450,10 +471,9 @@ impl AdaptiveRate {
     }
 
     fn epoch_answers(&self) -> u32 {
-        // What depends on a share or a spread needs as many answers as they ask for.
-        let of_background = if self.background > 0.0 { 15.0 / self.background } else { 0.0 };
+        // What depends on a spread needs as many answers as it asks for.
         let of_test = self.window_test.map_or(0, |test| test.answers);
-        EPOCH_ANSWERS.max((of_background as u32).min(200)).max(of_test)
+        EPOCH_ANSWERS.max(of_test)
     }
 
     fn clamped(&self, rate: f64) -> f64 {

@@ -41,7 +41,8 @@ pub fn judge(sent: &[Sent], receiver: &Receiver, phases: &[f64], settles: f64, e
     let mut taken_at: Vec<f64> =
         sent.iter().filter(|sent| sent.ending == Ending::Taken).map(|sent| sent.ended_at).collect();
     taken_at.sort_by(f64::total_cmp);
-    let refused_at: Vec<f64> = sent.iter().filter(|sent| sent.ending != Ending::Taken).map(|sent| sent.at).collect();
+    let is_refused = |sent: &&Sent| matches!(sent.ending, Ending::Refused | Ending::Failed);
+    let refused_at: Vec<f64> = sent.iter().filter(|sent| is_refused(sent)).map(|sent| sent.at).collect();
     let sent_at: Vec<f64> = sent.iter().map(|sent| sent.at).collect();
     let within = |times: &[f64], from: f64, to: f64| {
         let before = |limit: f64| times.partition_point(|at| *at < limit);

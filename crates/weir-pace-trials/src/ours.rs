@@ -52,7 +52,7 @@ impl Pacer for Ours {
             let mut sample = Sample { generation: answers[0].stamp, ..Sample::default() };
             for answer in answers {
                 let verdict = match answer.ending {
-                    Ending::Taken => Verdict::Ok,
+                    Ending::Taken | Ending::Broken => Verdict::Ok,
                     Ending::Refused => Verdict::Throttled,
                     Ending::Failed => Verdict::Failed,
                 };

@@ -15,6 +15,8 @@ pub enum Ending {
     Refused,
     /// 503, or no answer within [`TIMEOUT_S`].
     Failed,
+    /// 500: not taken, and no sign of load.
+    Broken,
 }
 
 /// What the receiver does with a request.
@@ -82,6 +84,25 @@ pub enum Gate {
     },
     /// At most so many at one time; the rate is this number divided by the time of an answer.
     Concurrency,
+    /// As `Sliding`, and who is refused is refused everything for so many seconds more.
+    Banning {
+        seconds: f64,
+        ban_s: f64,
+        banned_until: f64,
+        taken: VecDeque<f64>,
+    },
+}
+
+/// Takes one of `most` in the window that ends now.
+fn slides(taken: &mut VecDeque<f64>, seconds: f64, most: f64, t: f64) -> bool {
+    while taken.front().is_some_and(|at| *at <= t - seconds) {
+        taken.pop_front();
+    }
+    let is_taken = (taken.len() as f64) < most;
+    if is_taken {
+        taken.push_back(t);
+    }
+    is_taken
 }
 
 /// What a request waits for.
@@ -126,6 +147,11 @@ pub struct Receiver {
     /// The share of requests that fail for no reason, and of those that are always refused.
     pub errors: f64,
     pub never: f64,
+    /// How the gate refuses, and how requests fail for no reason.
+    pub refuses_with: Ending,
+    pub errs_with: Ending,
+    /// The errors begin at this time.
+    pub errs_from: f64,
     pub says_retry_after: bool,
     pub says_quota: bool,
     /// Answers 503 to everything between these times.
@@ -146,6 +172,9 @@ impl Receiver {
             stranger_at: 0.0,
             errors: 0.0,
             never: 0.0,
+            refuses_with: Ending::Refused,
+            errs_with: Ending::Failed,
+            errs_from: 0.0,
             says_retry_after: false,
             says_quota: false,
             outage: None,
@@ -163,7 +192,8 @@ impl Receiver {
         if self.outage.is_some_and(|(from, to)| from <= t && t < to) {
             return 0.0;
         }
-        (self.rate.at(t) - self.strangers.at(t)) * (1.0 - self.errors) * (1.0 - self.never)
+        let errors = if t < self.errs_from { 0.0 } else { self.errors };
+        (self.rate.at(t) - self.strangers.at(t)) * (1.0 - errors) * (1.0 - self.never)
     }
 
     /// Requests of others come in at random and spend what the gate has.
@@ -193,13 +223,11 @@ impl Receiver {
                 used.1 += u32::from(is_taken);
                 is_taken
             }
-            Gate::Sliding { seconds, taken } => {
-                while taken.front().is_some_and(|at| *at <= t - *seconds) {
-                    taken.pop_front();
-                }
-                let is_taken = (taken.len() as f64) < (rate * *seconds).round();
-                if is_taken {
-                    taken.push_back(t);
+            Gate::Sliding { seconds, taken } => slides(taken, *seconds, (rate * *seconds).round(), t),
+            Gate::Banning { seconds, ban_s, banned_until, taken } => {
+                let is_taken = t >= *banned_until && slides(taken, *seconds, (rate * *seconds).round(), t);
+                if !is_taken && t >= *banned_until {
+                    *banned_until = t + *ban_s;
                 }
                 is_taken
             }
@@ -234,6 +262,7 @@ impl Receiver {
             Gate::Fixed { seconds, .. } | Gate::Counting { seconds, .. } => seconds - t % seconds,
             Gate::Sliding { seconds, taken } => taken.front().map_or(0.0, |first| first + seconds - t),
             Gate::Bucket { tokens, .. } => (1.0 - tokens) / self.rate.at(t),
+            Gate::Banning { banned_until, .. } => banned_until - t,
             Gate::Open | Gate::Concurrency => 1.0,
         }
     }
@@ -264,10 +293,10 @@ impl Server for Receiver {
         let quota = |this: &Self| if this.says_quota { this.quota(t) } else { None };
         if !self.admits(t) {
             let retry_after = self.says_retry_after.then(|| self.wait_s(t).ceil().max(1.0));
-            return Reply { retry_after, quota: quota(self), ..quick(Ending::Refused) };
+            return Reply { retry_after, quota: quota(self), ..quick(self.refuses_with) };
         }
-        if self.errors > 0.0 && rng.chance(self.errors) {
-            return quick(Ending::Failed);
+        if self.errors > 0.0 && t >= self.errs_from && rng.chance(self.errors) {
+            return quick(self.errs_with);
         }
         let slow = if rng.chance(self.slow_share) { 20.0 } else { 1.0 };
         let mean = self.work_s.at(t);

@@ -34,18 +34,18 @@ pub(crate) fn counting() -> Gate {
     Gate::Counting { seconds: 1.0, period: -1.0, counts: [0; 2] }
 }
 
-fn stepped(first: f64, second: f64, third: f64) -> Steps {
+pub(crate) fn stepped(first: f64, second: f64, third: f64) -> Steps {
     Steps(vec![(0.0, first), (120.0, second), (240.0, third)])
 }
 
 const THREE: [f64; 3] = [0.0, 120.0, 240.0];
 
-fn in_three(name: &'static str, receiver: Receiver) -> Scenario {
+pub(crate) fn in_three(name: &'static str, receiver: Receiver) -> Scenario {
     let judges_latency = matches!(receiver.service, Service::Pool { .. });
     Scenario { name, receiver, course: Course::of(360.0), phases: THREE.to_vec(), settles: 45.0, judges_latency }
 }
 
-fn in_one(name: &'static str, receiver: Receiver, seconds: f64) -> Scenario {
+pub(crate) fn in_one(name: &'static str, receiver: Receiver, seconds: f64) -> Scenario {
     Scenario { name, receiver, course: Course::of(seconds), phases: vec![0.0], settles: 60.0, judges_latency: false }
 }
 

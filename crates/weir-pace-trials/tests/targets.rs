@@ -3,9 +3,11 @@
 use weir_pace_trials::{
     opponents::ALL,
     real,
+    receiver::{Ending, Gate, Receiver, Steps},
     scenarios::{self, Scenario},
     table::{self, Worst, play, worst},
-    vector,
+    unseen, vector,
+    world::{self, Course},
 };
 
 const SEEDS: u64 = 3;
@@ -157,5 +159,48 @@ fn the_receivers_of_real_sockets_get_in_virtual_time_what_is_wanted() {
     for class in real::all() {
         let missed = class.missed(&class.in_virtual_time(SEEDS));
         assert!(missed.is_empty(), "{}: {missed:?}", class.scenario.name);
+    }
+}
+
+/// A second set, with what each gets at least: goodput, and refusals at most, those with errors of their own included.
+#[test]
+fn receivers_that_the_pace_was_not_made_with_are_used() {
+    let mut missed = Vec::new();
+    for scenario in unseen::all() {
+        let (goodput, refused) = match scenario.name {
+            name if name.starts_with("concurrency") => (0.65, 0.02),
+            "policer 50/15/80, 5 % errors" => (0.7, 0.1),
+            "strangers take 30 to 70 %" => (0.55, 0.03),
+            name if name.contains("errors") => (0.8, 0.12),
+            name if name.contains("bans") => (0.8, 0.025),
+            _ => (0.9, 0.03),
+        };
+        let found = worst(&scenario, &play(&scenario, ALL[0], SEEDS));
+        if found.goodput < goodput || found.refused > refused {
+            missed.push(format!("{}: {found:?}", scenario.name));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// Errors must not hide a limit, however it refuses, and no trial goes beyond the hard limit.
+#[test]
+fn a_limit_of_any_height_is_obeyed_with_and_without_errors() {
+    for (number, per_s) in [7.0, 23.0, 75.0, 130.0].into_iter().enumerate() {
+        for refuses_with in [Ending::Refused, Ending::Failed] {
+            for errors in [0.0, 0.04] {
+                let gate = Gate::Sliding { seconds: 1.0, taken: Default::default() };
+                let receiver = Receiver { refuses_with, errors, ..Receiver::new(gate, Steps::always(per_s)) };
+                let course = Course { hard_limit: 150, ..Course::of(300.0) };
+                let refused = weir_pace_trials::judge::median((1..=SEEDS).map(|seed| {
+                    let mut receiver = receiver.clone();
+                    let sent = world::play(&mut receiver, ALL[0].1().as_mut(), &course, 10 * seed + number as u64);
+                    let figures = weir_pace_trials::judge::judge(&sent, &receiver, &[0.0], 60.0, 300.0);
+                    assert!(figures.fullest <= 150);
+                    figures.refused[0]
+                }));
+                assert!(refused <= 0.015 + 1.6 * errors, "{per_s}/s, {refuses_with:?}, {errors}: {refused}");
+            }
+        }
     }
 }

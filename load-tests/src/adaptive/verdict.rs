@@ -79,6 +79,7 @@ fn figures(run: &Run, number: usize, class: &Class) -> Figures {
         let ending = match answered.status {
             200 => Ending::Taken,
             429 => Ending::Refused,
+            500 => Ending::Broken,
             _ => Ending::Failed,
         };
         let at = |time: Timestamp| time.since(run.began).as_secs_f64();

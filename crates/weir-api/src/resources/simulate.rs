@@ -3,7 +3,7 @@
 
 mod past;
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::resume_unwind, sync::Arc, thread, time::Duration};
 
 use axum::{Extension, Json, extract::State};
 use tokio::task::{spawn_blocking, yield_now};
@@ -101,9 +101,15 @@ pub(crate) async fn run(
         // Another simulation waits for the end of this one, also if the client has gone.
         let _seat = seat;
         let first = trial.limits.as_slice().first().copied().or_else(|| RateLimit::new(1, Period::SECOND));
-        let smallest =
-            first.filter(|_| !past.is_empty()).and_then(|limit| smallest_limit(&past, &trial, limit, target));
-        types::Simulation { ignores_key_limits, ..view(&trial, simulate(&past, &trial), smallest, truncated) }
+        // The search takes about twice as long as the run, so each has a thread.
+        let first = first.filter(|_| !past.is_empty());
+        let search = || first.and_then(|limit| smallest_limit(&past, &trial, limit, target));
+        let (smallest, seen) = thread::scope(|threads| {
+            let search = threads.spawn(search);
+            let seen = simulate(&past, &trial);
+            (search.join().unwrap_or_else(|panic| resume_unwind(panic)), seen)
+        });
+        types::Simulation { ignores_key_limits, ..view(&trial, seen, smallest, truncated) }
     };
     spawn_blocking(play).await.map(Json).map_err(|error| internal("a simulation has failed", &error))
 }

@@ -7,8 +7,9 @@ use crate::Timestamp;
 
 /// More refusals than this share, above the background, are a signal.
 pub(super) const TOLERATED: f64 = 0.02;
-/// While nothing is known of the receiver, one refusal of so many answers says nothing.
-const CHANCE_OF: u32 = 20;
+/// Of failures that are no 429 up to this share is believed not to depend on the pace after one test instead of two: most
+/// limits say 429, and so few do little harm until the next test of the background.
+const SMALL: f64 = 0.1;
 /// A doubt is resolved with the answers that have come by then.
 const LONGEST_DOUBT_S: f64 = 60.0;
 /// The longest time between two tests of a background.
@@ -33,6 +34,9 @@ pub(super) struct Doubt {
     /// The answers since the cut, and the refusals among them.
     answers: f64,
     bad: f64,
+    /// Whether the refusals are no 429.
+    #[serde(default)]
+    is_of_failures: bool,
 }
 
 impl AdaptiveRate {
@@ -42,19 +46,12 @@ impl AdaptiveRate {
         (of_background.ceil() as u32).max(4)
     }
 
-    /// A single refusal does not end the start: if it has a cause in the pace, twice the pace shows it a second later.
-    pub(super) fn is_chance(&self, answers: &Sample) -> bool {
-        self.ceiling.is_none() && answers.bad == 1 && answers.answers() >= CHANCE_OF
-    }
-
     /// Whether the refusals are more than the background explains.
     pub(super) fn is_too_many(&self, answers: &Sample) -> bool {
         let n = f64::from(answers.answers());
         let expected = self.background * n;
         let noise = 2.5 * (expected * (1.0 - self.background)).sqrt();
-        answers.bad > 0
-            && !self.is_chance(answers)
-            && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
+        answers.bad > 0 && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
     }
 
     /// Whether the answers since a cut say that the cut was of no use: then it is undone, and this share of refusals is
@@ -80,12 +77,17 @@ impl AdaptiveRate {
         // What is above the background, if the cut was of no use.
         let of_background = doubt.background.min(doubt.share) * doubt.answers;
         let expected = doubt.share * doubt.answers - of_background;
-        let needed = if doubt.halved > 0 { 15.0 } else { 10.0 };
+        let needed = match doubt.halved {
+            0 => 10.0,
+            // A background that was found before is tested again with less.
+            _ if doubt.rate_tried == doubt.rate_before => 8.0,
+            _ => 15.0,
+        };
         let is_clear = expected >= 4.0 && doubt.bad <= of_background + 0.15 * expected;
         if expected < needed && !is_clear && age_s < memory_s + LONGEST_DOUBT_S {
             return false;
         }
-        let Doubt { rate_before, rate_tried, ceiling, background, answers, bad, halved, .. } = *doubt;
+        let Doubt { rate_before, rate_tried, ceiling, background, answers, bad, halved, is_of_failures, .. } = *doubt;
         let share_tried = doubt.share;
         self.doubt = None;
         let share = bad / answers.max(1.0);
@@ -97,8 +99,8 @@ impl AdaptiveRate {
         if bad <= of_background + fewer * expected {
             // Fewer: it was us.
             self.doubted = None;
-            self.background =
-                if background > 0.0 { (self.background + share) / 2.0 } else { self.background.min(share) };
+            let kept = if background > 0.0 { (self.background + share) / 2.0 } else { self.background.min(share) };
+            self.set_background(kept);
             self.background_test_wait_s = BACKGROUND_TEST_S;
             if halved > 0 {
                 // What the receiver takes lies between.
@@ -107,7 +109,8 @@ impl AdaptiveRate {
             return false;
         }
         // A bucket without room refuses half of anything from its rate to twice as much, so a large share asks for more.
-        let enough = match background > 0.0 {
+        let is_small = is_of_failures && share <= SMALL && bad - of_background >= 0.35 * expected;
+        let enough = match background > 0.0 || is_small {
             true => 0,
             false if share > 0.3 => 2,
             false => 1,
@@ -126,14 +129,16 @@ impl AdaptiveRate {
                 halved,
                 answers: 0.0,
                 bad: 0.0,
+                is_of_failures,
             });
             return true;
         }
         // The ceiling of the cuts was none.
         self.ceiling = ceiling.filter(|_| self.background > 0.0);
         let found = share.min(0.6);
-        self.background = if self.background > 0.0 { (self.background + found) / 2.0 } else { found };
-        self.next_background_test = now + seconds(self.background_test_wait_s);
+        self.set_background(if self.background > 0.0 { (self.background + found) / 2.0 } else { found });
+        // A test at half of the pace is to cost a twentieth of the sends.
+        self.next_background_test = now + seconds(self.background_test_wait_s.max(10.0 * age_s));
         self.background_test_wait_s = (2.0 * self.background_test_wait_s).min(LONGEST_BACKGROUND_TEST_S);
         self.refused_window = None;
         self.rate = self.clamped(rate_before);
@@ -159,8 +164,10 @@ impl AdaptiveRate {
             halved: 1,
             answers: 0.0,
             bad: 0.0,
+            is_of_failures: false,
         });
         self.rate = self.clamped(0.5 * self.rate);
+        self.forget_evidence();
         self.generation = self.generation.wrapping_add(1);
         self.say(Reason::Resting, "testing whether fewer are refused at a lower pace".to_owned(), now);
         true
@@ -220,6 +227,7 @@ impl AdaptiveRate {
             halved: 0,
             answers: 0.0,
             bad: 0.0,
+            is_of_failures: answers.throttled == 0,
         };
         self.doubt = is_telling.then_some(doubt);
         if is_telling {
@@ -254,6 +262,7 @@ impl AdaptiveRate {
         let is_same = self.ceiling.is_some_and(|ceiling| (taken - ceiling).abs() < 0.15 * ceiling);
         self.rest_s = if is_same { (self.rest_s * 2.0).min(self.longest_rest_s(now)) } else { self.first_rest_s(now) };
         self.ceiling = Some(taken);
+        self.forget_evidence();
         self.rate = self.clamped(CUT * taken);
         self.step = FIRST_STEP;
         self.explained_ln = f64::MIN;

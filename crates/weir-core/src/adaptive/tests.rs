@@ -15,8 +15,12 @@ fn cursor(rate: &AdaptiveRate, now: Timestamp, granted: u32) -> PaceCursor {
     PaceCursor { granted, last_start: now, ..rate.cursor(now) }
 }
 
-/// Sends by the pace for a second from `from_ms` on, and reports these answers at its end.
+/// Sends by the pace for a second from `from_ms` on, and reports these answers at its end, the bad ones as 429.
 fn second(rate: &mut AdaptiveRate, from_ms: i64, ok: u32, bad: u32) -> Option<Change> {
+    second_of(rate, from_ms, ok, (bad, Verdict::Throttled))
+}
+
+fn second_of(rate: &mut AdaptiveRate, from_ms: i64, ok: u32, (bad, verdict): (u32, Verdict)) -> Option<Change> {
     let until = at(from_ms + 1_000);
     let mut cursor = rate.cursor(at(from_ms));
     while cursor.start_after(0, at(from_ms)) < until {
@@ -24,7 +28,7 @@ fn second(rate: &mut AdaptiveRate, from_ms: i64, ok: u32, bad: u32) -> Option<Ch
     }
     let mut sample = Sample { generation: rate.generation, ..Sample::default() };
     (0..ok).for_each(|_| sample.add(Verdict::Ok, 0.05, 5));
-    (0..bad).for_each(|_| sample.add(Verdict::Throttled, 0.01, 5));
+    (0..bad).for_each(|_| sample.add(verdict, 0.01, 5));
     rate.learnt_at = until;
     let before = rate.per_s(until);
     rate.learn(&cursor, &[(until, sample)], until);
@@ -59,6 +63,39 @@ fn one_refusal_among_many_answers_does_not_end_the_start() {
     let change = second(&mut rate, 0, 19, 1).expect("a change");
     assert_eq!((change.reason, change.to_per_s), (Reason::Starting, 20.0));
     assert_eq!(second(&mut rate, 1_000, 18, 2).map(|change| change.reason), None, "two wait for more answers");
+}
+
+#[test]
+fn a_small_share_of_failures_is_told_from_a_limit_by_twice_the_pace() {
+    let mut rate = new();
+    let starts = |change: Option<Change>| change.map(|change| (change.reason, change.to_per_s));
+    second(&mut rate, 0, 10, 0);
+    assert_eq!(starts(second_of(&mut rate, 1_000, 18, (2, Verdict::Failed))), Some((Reason::Starting, 40.0)));
+    assert_eq!(starts(second_of(&mut rate, 2_000, 37, (3, Verdict::Failed))), Some((Reason::Starting, 80.0)));
+    // The receiver takes 50/s. What failed at 20/s is not believed to come from the pace.
+    let change = second_of(&mut rate, 3_000, 48, (32, Verdict::Failed)).expect("a change");
+    assert_eq!(change.reason, Reason::Throttled);
+    assert!((0.02..0.06).contains(&rate.background), "{}", rate.background);
+    // Half of what is sent is no small share, also of failures.
+    let mut refusing = new();
+    second_of(&mut refusing, 0, 10, (10, Verdict::Failed));
+    assert!(refusing.per_s(at(1_000)) < 10.0);
+}
+
+#[test]
+fn failures_at_the_share_of_the_background_lower_nothing_and_three_times_as_many_do() {
+    let mut rate = new();
+    (rate.rate, rate.ceiling, rate.next_background_test) = (50.0, Some(52.0), at(3_600_000));
+    rate.set_background(0.05);
+    for second in 0..60 {
+        second_of(&mut rate, second * 1_000, 47, (2 + (second % 2) as u32, Verdict::Failed));
+    }
+    assert!(rate.per_s(at(60_000)) > 49.0, "{:?}", rate.status(at(60_000)));
+    let throttled = (60..70).find_map(|second| {
+        second_of(&mut rate, second * 1_000, 42, (8, Verdict::Failed))
+            .filter(|change| change.reason == Reason::Throttled)
+    });
+    assert!(throttled.is_some(), "{:?}", rate.status(at(70_000)));
 }
 
 #[test]

@@ -45,6 +45,7 @@ impl Trial {
                 Ending::Taken => 200,
                 Ending::Refused => 429,
                 Ending::Failed => 503,
+                Ending::Broken => 500,
             },
             retry_after_s: retry_after.map(|wait| wait.ceil() as u64),
             quota: quota.map(|(remaining, reset)| (remaining, (reset - until).max(0.0).ceil() as u64)),
