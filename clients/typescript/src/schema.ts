@@ -1479,12 +1479,18 @@ export interface components {
              * @description The space that is left on the disk of a file; null for a server, and for a queue.
              */
             free_bytes: number | null;
+            /** @description Whether it answers and can be used. */
             is_reachable: boolean;
             /**
              * @description `sqlite`, `postgres`, `memory` or `redis`.
              * @example postgres
              */
             kind: string;
+            /**
+             * @description Why a store or a queue that answers cannot be used, as the end of a sentence; null otherwise.
+             * @example its disk is full
+             */
+            obstacle: string | null;
         };
         /** @description The backlog of a destination. */
         Backlog: {
@@ -2764,10 +2770,26 @@ export interface components {
             openapi: string;
             version: string;
         };
+        /** @description A fault of Weir itself. */
+        InstallationOutage: {
+            /** @example no_worker */
+            cause: string;
+            /**
+             * @description In words.
+             * @example no worker runs
+             */
+            reason: string;
+            /**
+             * Format: date-time
+             * @description Since when the first destination has been stalled, or no event is accepted.
+             */
+            since: string;
+        };
         /** @description The state of the installation. */
         InstallationStatus: {
             /** Format: date-time */
             as_of: string;
+            outage: components["schemas"]["InstallationOutage"] | null;
             /** @description The registered processes. Null while the store cannot be reached. */
             processes: components["schemas"]["Process"][] | null;
             queue: components["schemas"]["Backend"];
@@ -3612,9 +3634,9 @@ export interface components {
             /**
              * @description Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
              *     the limit, it is held, deliveries wait for
-             *     earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
+             *     earlier ones of their key, its attempts fail (`failing`: none of the last minute succeeded), it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
              *     they are paused), or its limit. Or Weir itself does not send, or not
-             *     as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
+             *     as fast as it may: Redis does not answer, the database is slow or takes no writes, no worker or no scheduler runs, the workers have
              *     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
              *     only for its retry.
              * @example limit
@@ -3986,7 +4008,8 @@ export interface components {
             error: string | null;
             /**
              * Format: int64
-             * @description The estimated time until the end, at the average rate so far; null if unknown.
+             * @description The estimated time until the end, at the average rate so far; of a replay to one destination no longer than it takes to
+             *     send all that waits there. Null if unknown.
              */
             eta_s: number | null;
             event_type: string | null;

@@ -171,8 +171,13 @@ class Backend(TypedDict):
     """The space that is left on the disk of a file; null for a server, and for a queue."""
 
     is_reachable: bool
+    """Whether it answers and can be used."""
+
     kind: str
     """`sqlite`, `postgres`, `memory` or `redis`."""
+
+    obstacle: str | None
+    """Why a store or a queue that answers cannot be used, as the end of a sentence; null otherwise."""
 
 
 class Backlog(TypedDict):
@@ -602,6 +607,19 @@ class Index(TypedDict):
     """The same as an OpenAPI document."""
 
     version: str
+
+
+class InstallationOutage(TypedDict):
+    """
+    A fault of Weir itself.
+    """
+
+    cause: str
+    reason: str
+    """In words."""
+
+    since: str
+    """Since when the first destination has been stalled, or no event is accepted."""
 
 
 class KeyForecast(TypedDict):
@@ -1957,6 +1975,7 @@ class InstallationStatus(TypedDict):
     """
 
     as_of: str
+    outage: InstallationOutage | None
     processes: list[Process] | None
     """The registered processes. Null while the store cannot be reached."""
 
@@ -3045,9 +3064,9 @@ class OverviewRow(TypedDict):
     """
     Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     the limit, it is held, deliveries wait for
-    earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
+    earlier ones of their key, its attempts fail (`failing`: none of the last minute succeeded), it answers slowly (`max_in_flight`), its adaptive pace, its share of its limit group, the own limits of the limit keys that wait (`key`; also if
     they are paused), or its limit. Or Weir itself does not send, or not
-    as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
+    as fast as it may: Redis does not answer, the database is slow or takes no writes, no worker or no scheduler runs, the workers have
     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
     only for its retry.
     """
