@@ -111,7 +111,7 @@ SELECT count(*) FROM (
 pub(crate) const EVENTS_OF_DAY: &str = "
 SELECT count(*) FROM (
     SELECT FROM events WHERE id >= first_id_of_day($1) AND id < first_id_of_day($1 + 1) LIMIT $2
-) some";
+) few";
 
 const DROP_DAY: &str = "SELECT drop_partitions($1)";
 

@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use sqlx::raw_sql;
 use weir_core::{Timestamp, outcome::Verdict, retention::Retention};
+use weir_store::conformance::activity;
 use weir_store::{
     ClaimRequest, Destinations as _, History as _, Ingest as _, Outbox as _, Prune as _, PrunePosition, Pruned,
     Results as _,
 };
-use weir_store::conformance::activity;
 use weir_store_postgres::PostgresStore;
 
 use crate::{
@@ -165,7 +165,7 @@ async fn attempts_and_events_stay_until_their_whole_day_is_old() {
     // The events are of 08:00.
     let pruned = prune_at(&store, NOW + DAY * 14 + Duration::from_secs(3_600)).await;
     assert_eq!((pruned.deliveries, pruned.attempts, pruned.events), (2, 0, 0));
-    assert_eq!(store.event(event(1).event.id).await.unwrap(), Some(event(1).event));
+    assert!(store.event(event(1).event.id).await.unwrap().is_some());
     assert!(store.event_deliveries(event(1).event.id).await.unwrap().is_empty());
     let days = prune_at(&store, NOW + DAY * 14 + Duration::from_secs(16 * 3_600)).await.days;
     assert_eq!((days, store.event(event(1).event.id).await.unwrap()), (2, None), "at midnight; the other day is empty");
