@@ -29,8 +29,7 @@ const MOST_KEPT: i64 = 20_000;
 /// ...if their bodies and answers have at most so many bytes. Meanwhile nobody can write an attempt of that day: copying
 /// so many takes 0.2 s, 0.5 s on a busy machine, and a statement is ended after 2 s.
 const MOST_KEPT_BYTES: i64 = 64 * 1024 * 1024;
-const COPY_SETTINGS: &str =
-    "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '2s'; SET LOCAL enable_seqscan = off";
+const COPY_SETTINGS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '2s'";
 /// They are copied if the day has so many events more than twice as many. So a day is copied only while that gives most
 /// of its disk back, and not in each pass again.
 const WORTH_IT: i64 = 1_000;

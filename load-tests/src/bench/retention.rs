@@ -25,9 +25,10 @@ use crate::{
 };
 
 const TWO: &[&str] = &["serve", "serve"];
-const OLD: u64 = 600_000;
+/// So many that most of them are left when the posts begin, about a second after the start of the processes.
+const OLD: u64 = 2_000_000;
 /// One old delivery in so many is a dead letter, which is kept with its event and attempt.
-const DEAD: u64 = 100;
+const DEAD: u64 = 200;
 const REPEATS: usize = 3;
 const SECONDS: u64 = 5;
 const OFFERED_PER_S: u32 = 500;
