@@ -255,22 +255,21 @@ async fn drop_day(connection: &mut PgConnection, day: Day, shared: &Shared) -> R
 
 /// Copies what is kept of a day, and drops the rest. Returns whether it could.
 async fn keep_few(connection: &mut PgConnection, day: Day) -> Result<bool, sqlx::Error> {
+    // Without a lock, so it may take longer than the copy: the rows may have to come from the disk.
+    let bytes = sqlx::query(AssertSqlSafe(bytes_kept(day))).persistent(false);
+    if bytes.fetch_one(&mut *connection).await?.int(0)? > MOST_KEPT_BYTES {
+        return Ok(false);
+    }
     let mut transaction = connection.begin().await?;
     raw_sql(COPY_SETTINGS).execute(&mut *transaction).await?;
     let copied = async {
-        let bytes = sqlx::query(AssertSqlSafe(bytes_kept(day))).persistent(false);
-        if bytes.fetch_one(&mut *transaction).await?.int(0)? > MOST_KEPT_BYTES {
-            return Ok(false);
-        }
         let name = "SELECT to_char(DATE '1970-01-01' + $1, 'YYYYMMDD')";
         let name = sqlx::query(name).bind(day).fetch_one(&mut *transaction).await?.text(0)?;
-        raw_sql(AssertSqlSafe(copy_day(day, &name))).execute(&mut *transaction).await?;
-        Ok(true)
+        raw_sql(AssertSqlSafe(copy_day(day, &name))).execute(&mut *transaction).await
     }
     .await;
     match copied {
-        Ok(true) => transaction.commit().await.map(|()| true),
-        Ok(false) => transaction.rollback().await.map(|()| false),
+        Ok(_) => transaction.commit().await.map(|()| true),
         Err(error) if is_in_use(&error) => transaction.rollback().await.map(|()| false),
         Err(error) => Err(error),
     }
