@@ -168,7 +168,7 @@ async fn attempts_and_events_stay_until_their_whole_day_is_old() {
     assert!(store.event(event(1).event.id).await.unwrap().is_some());
     assert!(store.event_deliveries(event(1).event.id).await.unwrap().is_empty());
     let days = prune_at(&store, NOW + DAY * 14 + Duration::from_secs(16 * 3_600)).await.days;
-    assert_eq!((days, store.event(event(1).event.id).await.unwrap()), (2, None), "at midnight; the other day is empty");
+    assert_eq!((days, store.event(event(1).event.id).await.unwrap()), (1, None), "at midnight");
     assert!(!partitions(&database, "attempts").await.contains("attempts_20270115"));
 }
 
