@@ -72,10 +72,10 @@ pub(crate) fn lacks_partition(error: &sqlx::Error) -> bool {
     code(database.as_ref()) == "23514" && database.constraint().is_none()
 }
 
-/// Whether the table to drop is in use, so that it can be dropped later.
+/// Whether the table to drop is in use, or a statement of that transaction took too long, so that it can be dropped later.
 pub(crate) fn is_in_use(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(database) = error else { return false };
-    matches!(code(database.as_ref()), "55P03" | "55006")
+    matches!(code(database.as_ref()), "55P03" | "55006" | "40P01" | "57014")
 }
 
 /// Whether the connection can still be used after this error: the statement was refused for its data, a constraint or a

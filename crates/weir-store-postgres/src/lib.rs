@@ -67,6 +67,7 @@ mod plans;
 mod policies;
 mod processes;
 mod prune;
+mod prune_days;
 mod purge;
 mod recovery;
 mod replay_steps;

@@ -57,8 +57,8 @@ impl Prune for SqliteStore {
     async fn prune_some(&self, cutoffs: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep> {
         match position {
             PrunePosition::Deliveries(after) => self.prune_deliveries(cutoffs, after).await,
-            // Events are in one table.
-            PrunePosition::Days(_) | PrunePosition::Keys(_) => {
+            // Events are in one table, and attempts go with their deliveries.
+            PrunePosition::Days(_) | PrunePosition::Keys(_) | PrunePosition::Attempts(_) => {
                 Ok(PruneStep::of(Pruned::NOTHING, PrunePosition::Events([0; 16])))
             }
             PrunePosition::Events(after) => self.prune_events(cutoffs, after).await,

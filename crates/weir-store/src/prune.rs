@@ -18,14 +18,17 @@ pub enum PrunePosition {
     Keys([u8; 16]),
     /// After the event with this id.
     Events([u8; 16]),
+    /// After the attempts of the delivery with this id. Only in stores that leave attempts to the end of their day.
+    Attempts([u8; 16]),
 }
 
 impl PrunePosition {
     pub const START: Self = Self::Deliveries([0; 16]);
 
-    /// Whether it is among deliveries or events that were created before `time`.
+    /// Whether it is among deliveries, events or attempts that were created before `time`.
     pub fn is_before(&self, time: Timestamp) -> bool {
-        matches!(self, Self::Deliveries(id) | Self::Events(id) if *id < first_id(time.as_millis()))
+        let beyond = first_id(time.as_millis());
+        matches!(self, Self::Deliveries(id) | Self::Events(id) | Self::Attempts(id) if *id < beyond)
     }
 }
 
@@ -33,10 +36,11 @@ impl PrunePosition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pruned {
     pub deliveries: u64,
+    /// Attempts deleted one by one, without those of dropped days.
     pub attempts: u64,
     /// Events deleted one by one, without those of dropped days.
     pub events: u64,
-    /// Days that were dropped with their events.
+    /// Days that were dropped with their events and attempts, or of which a few were kept.
     pub days: u64,
 }
 
@@ -69,9 +73,10 @@ impl PruneStep {
 
 #[async_trait]
 pub trait Prune: Send + Sync {
-    /// One step, from `position` on. Deletes deliveries that ended before the cutoff of their state, with their attempts,
-    /// and events that have no deliveries, with their idempotency keys. The transaction is too short to delay
-    /// deliveries, and a pass may stop after any step. Only one process prunes at a time.
+    /// One step, from `position` on. Deletes deliveries that ended before the cutoff of their state, their attempts, and
+    /// events that have no deliveries, with their idempotency keys. A store may keep attempts and events until the whole
+    /// day (UTC) of the event is before the cutoff. The transaction is too short to delay deliveries, and a pass may stop
+    /// after any step. Only one process prunes at a time.
     async fn prune_some(&self, cutoffs: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep>;
 
     /// Gives disk back that the store takes and does not need, and returns how many bytes. Called after a pass.

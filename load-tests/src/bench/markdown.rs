@@ -61,8 +61,9 @@ fn about(topic: Topic) -> &'static str {
              at one more destination, unlimited, in pairs on one engine."
         }
         Topic::Retention => {
-            "Two processes with all roles, and 600,000 deliveries with their attempts and events that are an hour older than the retention of 14 days. \
-             They are deleted while batches of 100 are posted for 5 s as fast as they are answered, at one unlimited destination; and, in a fresh \
+            "Two processes with all roles, and 2,000,000 deliveries with their attempts and events, of a day that is older than the retention of 14 days. \
+             One in 200 is a dead letter and is kept. The others are deleted while batches of 100 are posted as fast as they are answered, at one \
+             unlimited destination, and counted when their events and attempts are gone too; and, in a fresh \
              database, while 500/s are posted one by one."
         }
     }

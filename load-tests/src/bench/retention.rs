@@ -1,9 +1,15 @@
 //! Deliveries that the retention deletes a second while events are posted as fast as they are answered, on two processes,
 //! against the events that are accepted at the same time; and what the deletion costs the others.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use super::{
     figure::{Figure, Unit},
@@ -19,13 +25,18 @@ use crate::{
 };
 
 const TWO: &[&str] = &["serve", "serve"];
-/// More than can be deleted while they are measured.
-const OLD: u64 = 600_000;
+/// So many that most of them are left when the posts begin, about a second after the start of the processes.
+const OLD: u64 = 2_000_000;
+/// One old delivery in so many is a dead letter, which is kept with its event and attempt.
+const DEAD: u64 = 200;
 const REPEATS: usize = 3;
 const SECONDS: u64 = 5;
 const OFFERED_PER_S: u32 = 500;
-/// Older than the retention of 14 days, but on the day on which it ends: such days are not dropped as a whole yet.
-const AGE: Duration = Duration::from_secs(14 * 86_400 + 3_600);
+/// On the day before the one on which the retention of 14 days ends, so that the whole day is old.
+const AGE: Duration = Duration::from_secs(15 * 86_400 + 3_600);
+/// How often the bench looks whether all is deleted, and how long it waits for it.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const DELETED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Copies of the only event, its delivery and its attempt, twenty in each millisecond.
 fn old_rows(count: u64, first_ms: i64) -> String {
@@ -48,7 +59,8 @@ fn old_rows(count: u64, first_ms: i64) -> String {
         copies(
             "deliveries",
             format!(
-                "'id', {delivery}, 'event_id', {event}, 'created_at', {at}, 'next_attempt_at', {at}, 'updated_at', {at}"
+                "'id', {delivery}, 'event_id', {event}, 'created_at', {at}, 'next_attempt_at', {at}, 'updated_at', {at},
+                    'state', CASE WHEN n % {DEAD} = 0 THEN 5 ELSE 3 END"
             ),
         ),
         copies("attempts", format!("'id', {attempt}, 'delivery_id', {delivery}, 'sent_at', {at}, 'signed_at', {at}")),
@@ -56,10 +68,11 @@ fn old_rows(count: u64, first_ms: i64) -> String {
     .concat()
 }
 
-/// Rows that the retention has to delete: each delivery and each event. Its attempts go with the delivery.
-const LEFT: &str = "
-SELECT (SELECT count(*) FROM deliveries WHERE created_at < limit_at) + (SELECT count(*) FROM events WHERE created_at < limit_at)
-FROM (SELECT (extract(epoch FROM now() - interval '1 day') * 1000000000)::bigint AS limit_at) AS old";
+/// Deliveries that the retention still has to delete.
+const DELIVERIES_LEFT: &str = "SELECT count(*) FROM deliveries WHERE id < first_id_of_day((extract(epoch FROM now()) / 86400)::integer - 2) AND state = 3";
+/// The events of old deliveries, counted up to a limit. They are deleted last, after the deliveries and attempts.
+const EVENTS_LEFT: &str = "SELECT count(*) FROM (
+    SELECT FROM events WHERE id < first_id_of_day((extract(epoch FROM now()) / 86400)::integer - 2) LIMIT";
 
 /// What was seen in one run.
 struct Run {
@@ -100,7 +113,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
 
 async fn run(rig: &Rig, old: u64) -> anyhow::Result<Run> {
     let running = start(rig, old).await?;
-    let (driven, deleted_per_s) = flood(rig, &running).await?;
+    let (driven, deleted_per_s) = flood(rig, &running, old).await?;
     running.end().await?;
     let running = start(rig, old).await?;
     let (path, body) = requests(1);
@@ -134,17 +147,38 @@ async fn start(rig: &Rig, old: u64) -> anyhow::Result<Running<'_>> {
     Ok(Running { engine, on: Some((servers, database)) })
 }
 
-/// Posts for some seconds. Returns also the deliveries that were deleted meanwhile, a second.
-async fn flood(rig: &Rig, running: &Running<'_>) -> anyhow::Result<(Driven, f64)> {
-    let left = || async {
-        let (servers, database) = running.on.as_ref().context("needs PostgreSQL")?;
-        anyhow::Ok((servers.number_in(database, LEFT).await? as f64, now()))
+/// Posts for some seconds, and until all old deliveries are deleted with their attempts and events. Returns also how many
+/// that were in a second.
+async fn flood(rig: &Rig, running: &Running<'_>, old: u64) -> anyhow::Result<(Driven, f64)> {
+    let (servers, database) = running.on.as_ref().context("needs PostgreSQL")?;
+    let kept = old / DEAD;
+    let is_gone = async || {
+        let count = format!("{EVENTS_LEFT} {}) few", kept + 1);
+        anyhow::Ok(servers.number_in(database, &count).await? <= kept)
     };
+    let (left, began) = (servers.number_in(database, DELIVERIES_LEFT).await? as f64, now());
+    let done = Arc::new(AtomicBool::new(false));
     let (path, body) = requests(BATCH);
-    let (before, began) = left().await?;
-    let until = Until::Elapsed(rig.span(SECONDS));
-    let driven = closed_loop(running.engine.address(), BATCH_CONNECTIONS, until, path, body).await?;
-    let (after, ended) = left().await?;
-    // Two rows each: the delivery and its event.
-    Ok((driven, (before - after) / 2.0 / ended.duration_since(began).as_secs_f64()))
+    let post = async {
+        let (started, mut answered) = (now(), 0);
+        loop {
+            let until = Until::Elapsed(rig.span(SECONDS));
+            let driven =
+                closed_loop(running.engine.address(), BATCH_CONNECTIONS, until, path, Arc::clone(&body)).await?;
+            answered += driven.answered;
+            if done.load(Ordering::Relaxed) {
+                return anyhow::Ok(Driven { started, answered, ..driven });
+            }
+        }
+    };
+    let watch = async {
+        while !is_gone().await? {
+            ensure!(now().duration_since(began) < DELETED_WITHIN, "the retention has not deleted all in time");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        done.store(true, Ordering::Relaxed);
+        anyhow::Ok(now().duration_since(began).as_secs_f64())
+    };
+    let (driven, took) = tokio::try_join!(post, watch)?;
+    Ok((driven, left / took))
 }

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use sqlx::raw_sql;
 use weir_core::{Timestamp, outcome::Verdict, retention::Retention};
+use weir_store::conformance::activity;
 use weir_store::{
     ClaimRequest, Destinations as _, History as _, Ingest as _, Outbox as _, Prune as _, PrunePosition, Pruned,
     Results as _,
@@ -94,7 +95,11 @@ async fn a_day_that_was_dropped_is_made_again_for_a_late_event() {
 const LATER: Timestamp = Timestamp::from_secs(1_800_000_000 + 20 * 86_400);
 
 async fn prune(store: &PostgresStore) -> Pruned {
-    let cutoffs = Retention::default().cutoffs(LATER);
+    prune_at(store, LATER).await
+}
+
+async fn prune_at(store: &PostgresStore, now: Timestamp) -> Pruned {
+    let cutoffs = Retention::default().cutoffs(now);
     let (mut position, mut total) = (Some(PrunePosition::START), Pruned::default());
     while let Some(at) = position {
         let step = store.prune_some(&cutoffs, at).await.unwrap();
@@ -135,7 +140,7 @@ async fn a_day_without_deliveries_is_dropped() {
     let before = partitions(&database, "events").await;
     let pruned = prune(&store).await;
     // Old days that never had an event are dropped too.
-    assert_eq!((pruned.deliveries, pruned.attempts, pruned.events), (4, 4, 2));
+    assert_eq!((pruned.deliveries, pruned.attempts, pruned.events), (4, 2, 2), "what is on the two days that stay");
     for parent in ["events", "attempts"] {
         let after = partitions(&database, parent).await;
         for (day, kept) in [(14, false), (15, false), (16, true), (17, true), (22, true)] {
@@ -150,6 +155,104 @@ async fn a_day_without_deliveries_is_dropped() {
     // The partitions of a dropped day are made again for a late event.
     store.ingest(vec![event(9)]).await.unwrap();
     assert_eq!(store.event(event(9).event.id).await.unwrap(), Some(event(9).event));
+}
+
+#[tokio::test]
+async fn attempts_and_events_stay_until_their_whole_day_is_old() {
+    let database = Database::migrated().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    delivered(&store, 2, |_| Verdict::Delivered).await;
+    // The events are of 08:00.
+    let pruned = prune_at(&store, NOW + DAY * 14 + Duration::from_secs(3_600)).await;
+    assert_eq!((pruned.deliveries, pruned.attempts, pruned.events), (2, 0, 0));
+    assert!(store.event(event(1).event.id).await.unwrap().is_some());
+    assert!(store.event_deliveries(event(1).event.id).await.unwrap().is_empty());
+    let days = prune_at(&store, NOW + DAY * 14 + Duration::from_secs(16 * 3_600)).await.days;
+    assert_eq!((days, store.event(event(1).event.id).await.unwrap()), (1, None), "at midnight");
+    assert!(!partitions(&database, "attempts").await.contains("attempts_20270115"));
+}
+
+/// So many events with keys on one day, each with one delivery that has ended as `verdict` says.
+async fn delivered(store: &PostgresStore, count: u64, verdict: fn(usize) -> Verdict) {
+    store.create_destination(destination(1), creation()).await.unwrap();
+    let events = (1..=count).map(|number| {
+        let mut new = event(number);
+        new.event.idempotency_key = Some(number.to_string());
+        new
+    });
+    store.ingest(events.collect()).await.unwrap();
+    let request = ClaimRequest {
+        flow: weir_store::ClaimedFlow::All,
+        destination_id: destination_id(1),
+        limit: count as u32,
+        expires_at: Timestamp::MAX,
+        durable: false,
+    };
+    let claimed = store.claim(vec![request], LATER).await.unwrap().remove(0).deliveries;
+    let results = claimed.iter().enumerate().map(|(index, claimed)| result(claimed, verdict(index)));
+    store.settle(results.map(Arc::new).collect()).await.unwrap();
+}
+
+const MANY: u64 = 1_200;
+
+#[tokio::test]
+async fn a_few_dead_letters_outlive_the_partitions_of_their_day() {
+    let database = Database::migrated().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    delivered(&store, MANY, |index| if index % 400 == 7 { Verdict::Dead } else { Verdict::Delivered }).await;
+    let old = "SELECT 'events_20270115'::regclass::oid::bigint";
+    let old_oid: i64 = sqlx::query_scalar(old).fetch_one(&mut database.connect().await).await.unwrap();
+    let before = partitions(&database, "events").await;
+    let pruned = prune(&store).await;
+    assert_eq!((pruned.deliveries, pruned.attempts, pruned.events), (MANY - 3, 0, 0));
+    let new_oid: i64 = sqlx::query_scalar(old).fetch_one(&mut database.connect().await).await.unwrap();
+    assert_ne!(old_oid, new_oid, "the partition was replaced");
+    let rows = "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM attempts), (SELECT count(*) FROM idempotency_keys)";
+    let rows: (i64, i64, i64) = sqlx::query_as(rows).fetch_one(&mut database.connect().await).await.unwrap();
+    assert_eq!(rows, (3, 3, 3));
+    assert!(partitions(&database, "events").await.is_subset(&before));
+    assert_eq!(prune(&store).await, Pruned::default(), "a second pass finds nothing to do");
+    // They can be sent again: the body is there, and the new attempt has a place.
+    let kept = store.event(event(8).event.id).await.unwrap().expect("the event of a dead letter");
+    assert_eq!(kept.idempotency_key.as_deref(), Some("8"));
+    let letter = store.event_deliveries(kept.id).await.unwrap().remove(0);
+    store.retry_delivery(letter.id, LATER, activity()).await.unwrap();
+    let request = ClaimRequest {
+        flow: weir_store::ClaimedFlow::All,
+        destination_id: destination_id(1),
+        limit: 9,
+        expires_at: Timestamp::MAX,
+        durable: false,
+    };
+    let claimed = store.claim(vec![request], LATER).await.unwrap().remove(0).deliveries;
+    store.settle(claimed.iter().map(|one| Arc::new(result(one, Verdict::Delivered))).collect()).await.unwrap();
+    assert_eq!(store.delivery(letter.id).await.unwrap().unwrap().attempts.len(), 2);
+    // When the last ones are deleted too, so is the day.
+    let forever = Retention { dead: Some(DAY), ..Retention::default() };
+    let (mut position, cutoffs) = (Some(PrunePosition::START), forever.cutoffs(LATER + DAY * 60));
+    while let Some(at) = position {
+        position = store.prune_some(&cutoffs, at).await.unwrap().next;
+    }
+    assert!(!partitions(&database, "events").await.contains("events_20270115"));
+}
+
+#[tokio::test]
+async fn a_day_in_use_is_not_copied_and_keeps_its_rows() {
+    let database = Database::migrated().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    delivered(&store, MANY, |index| if index == 7 { Verdict::Dead } else { Verdict::Delivered }).await;
+    // A reader, then a writer of the day. The day is the last that is old, so its rows are not deleted one by one yet.
+    for lock in ["attempts_20270115 IN ACCESS SHARE MODE", "events_20270115 IN ROW EXCLUSIVE MODE"] {
+        let mut other = database.connect().await;
+        raw_sql(sqlx::AssertSqlSafe(format!("BEGIN; LOCK TABLE {lock}"))).execute(&mut other).await.unwrap();
+        let pruned = prune_at(&store, NOW + DAY * 15).await;
+        assert_eq!((pruned.events, pruned.attempts), (0, 0), "{lock}");
+        assert!(store.event(event(1).event.id).await.unwrap().is_some(), "{lock}");
+        raw_sql("COMMIT").execute(&mut other).await.unwrap();
+    }
+    assert_eq!(prune_at(&store, NOW + DAY * 15).await.days, 1);
+    assert!(store.event(event(1).event.id).await.unwrap().is_none());
+    assert!(store.event(event(8).event.id).await.unwrap().is_some());
 }
 
 #[tokio::test]

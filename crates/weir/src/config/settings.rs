@@ -317,7 +317,8 @@ settings! {
     retention_delivered_days: Option<u64> = parse::days, "DAYS" {
         default "14"; used_by Scheduler;
         help "Delete delivered deliveries, with their attempts and events, after this time; or: forever";
-        more "The time counts from the end of the delivery.";
+        more "The time counts from the end of the delivery. On PostgreSQL attempts and events stay until the whole day (UTC) \
+            of the event is that old, up to 24 hours longer.";
     }
     retention_cancelled_days: Option<u64> = parse::days, "DAYS" {
         default "14"; used_by Scheduler;
