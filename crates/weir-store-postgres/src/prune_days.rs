@@ -27,7 +27,7 @@ const KEY_STEP: i64 = 20_000;
 /// Up to so many deliveries of a day are copied out of its partitions...
 const MOST_KEPT: i64 = 20_000;
 /// ...if their bodies and answers have at most so many bytes. Meanwhile nobody can write an attempt of that day: copying
-/// so many takes 0.2 s, 0.5 s on a busy machine, and a statement is ended after 2 s.
+/// so many takes half a second on a busy machine, and a statement is ended after 2 s.
 const MOST_KEPT_BYTES: i64 = 64 * 1024 * 1024;
 const COPY_SETTINGS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '2s'";
 /// They are copied if the day has so many events more than twice as many. So a day is copied only while that gives most
