@@ -198,6 +198,11 @@ impl Bed {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "an example that measures")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 async fn of_server(client: &redis::Client) -> Done<f64> {
     let mut connection = client.get_multiplexed_async_connection().await?;
     let text: String = redis::cmd("INFO").arg("cpu").query_async(&mut connection).await?;
@@ -212,7 +217,7 @@ async fn main() -> Done<()> {
     let redis = RedisQueue::open(RedisConfig::new(Topology::Single(url.clone()))).await?;
     let clock: Arc<dyn Clock> = redis.clock();
     let memory = Bed { queue: Arc::new(MemoryQueue::new(Arc::clone(&clock))), clock: Arc::clone(&clock) };
-    let began = Instant::now();
+    let began = now();
     memory.print("in process", async || Ok(began.elapsed().as_secs_f64() * 1e6)).await?;
     let client = redis::Client::open(url)?;
     Bed { queue: Arc::new(redis), clock }.print("Redis", async || of_server(&client).await).await
