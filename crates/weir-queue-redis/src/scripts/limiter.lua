@@ -176,13 +176,18 @@ local function waiting_cost(limiter, at)
   return waiting and at < waiting[3] and waiting[1] or 1
 end
 
-local function counts_costs(limiter)
-  for _, cursors in ipairs({ limiter.cursors, limiter.dormant }) do
+local counts_costs
+do
+  local function any_in_costs(cursors)
     for _, cursor in ipairs(cursors) do
       if is_in_costs(cursor) then
         return true
       end
     end
+  end
+
+  function counts_costs(limiter)
+    return any_in_costs(limiter.cursors) or limiter.dormant and any_in_costs(limiter.dormant)
   end
 end
 
@@ -245,11 +250,13 @@ do
         cursor.ring, cursor.ring_until = nil, nil
       end
     end
-    local kept = {}
-    for _, cursor in ipairs(limiter.dormant or {}) do
-      kept[#kept + 1] = slot_start < cursor.ring_until and cursor or nil
+    if limiter.dormant then
+      local kept = {}
+      for _, cursor in ipairs(limiter.dormant) do
+        kept[#kept + 1] = slot_start < cursor.ring_until and cursor or nil
+      end
+      limiter.dormant = kept[1] and kept
     end
-    limiter.dormant = kept[1] and kept
   end
 
   -- Counts all slots of the even limits in rings, until no window has a slot any more that ends at this time: a wide slot may
@@ -302,10 +309,12 @@ do
       note_cost(limiter, cost)
     end
     limiter.last_start = math.max(limiter.last_start or 0, start)
-    for _, cursor in ipairs(limiter.dormant or {}) do
-      take_in_ring(cursor, start, start + width, cost)
+    if limiter.dormant then
+      for _, cursor in ipairs(limiter.dormant) do
+        take_in_ring(cursor, start, start + width, cost)
+      end
+      mark_dormant(limiter)
     end
-    mark_dormant(limiter)
     before[#before + 1] = start + width
     limiter.last_take = has_state(limiter) and before or nil
     return start + width
