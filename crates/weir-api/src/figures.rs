@@ -59,7 +59,7 @@ pub(crate) struct Measured {
     pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit, as far as is known.
     pub(crate) refusals: Option<Refusals>,
-    /// Whether attempts of the last minute failed, at least [`FAILING`] of them, and none succeeded.
+    /// Whether at least [`FAILING`] attempts failed in the last minute, and none succeeded.
     pub(crate) fails: bool,
     /// Why Weir itself does not send, or not as fast as it may.
     pub(crate) fault: Option<Fault>,

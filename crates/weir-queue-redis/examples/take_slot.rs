@@ -179,7 +179,7 @@ impl Bed {
         Ok(cost)
     }
 
-    /// The layouts take turns, so that what else the machine does meets all of them.
+    /// The layouts are measured in turns, so that other work of the machine disturbs all of them alike.
     async fn print(&self, what: &str, used: impl AsyncFn() -> Done<f64>) -> Done<()> {
         let mut costs = LAYOUTS.map(|_| Vec::new());
         for _ in 0..ROUNDS {

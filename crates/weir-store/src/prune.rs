@@ -40,7 +40,7 @@ pub struct Pruned {
     pub attempts: u64,
     /// Events deleted one by one, without those of dropped days.
     pub events: u64,
-    /// Days that were dropped with their events and attempts, or of which a few were kept.
+    /// Days whose events and attempts were dropped at once, also those of which a few were kept.
     pub days: u64,
 }
 

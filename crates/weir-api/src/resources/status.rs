@@ -59,7 +59,7 @@ fn obstacle(error: &StoreError) -> Option<String> {
     }
 }
 
-/// What a queue that answers says. Behind it, Redis names the script, which tells an operator nothing.
+/// Why the queue refuses calls, if it answers. Redis also names the script there, which does not help an operator.
 fn refusal(error: &QueueError) -> Option<String> {
     match error {
         QueueError::Refused(reason) => {

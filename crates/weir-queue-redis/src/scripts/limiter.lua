@@ -231,6 +231,16 @@ local function mark_dormant(limiter)
   end
 end
 
+-- A script of an earlier version has granted slots that the dormant rings do not count: they count as all of the window.
+local function trust_dormant(limiter)
+  for _, cursor in ipairs(limiter.dormant or {}) do
+    if cursor.since ~= (limiter.last_start or 0) then
+      full_ring(cursor, limiter.last_start)
+      cursor.ring_until = math.max(cursor.ring_until, release_of(cursor, cursor.ring[4]) + RETIRED_LONGER)
+    end
+  end
+end
+
 local take_slot
 do
   -- Notes the cost of a slot, where a limit is in costs.
@@ -251,6 +261,7 @@ do
       end
     end
     if limiter.dormant then
+      trust_dormant(limiter)
       local kept = {}
       for _, cursor in ipairs(limiter.dormant) do
         kept[#kept + 1] = slot_start < cursor.ring_until and cursor or nil
@@ -477,17 +488,10 @@ do
     end
   end
 
-  -- The cursor that has a ring of this window. If a script of an earlier version has granted slots meanwhile, a dormant one
-  -- has all slots of its window.
+  -- The cursor that has a ring of this window.
   local function ringed_of_period(limiter, period)
-    local known, dormant = of_period(limiter.cursors, period), of_period(limiter.dormant, period)
-    if known and known.ring then
-      return known
-    end
-    if dormant and dormant.since ~= (limiter.last_start or 0) then
-      full_ring(dormant, limiter.last_start)
-    end
-    return dormant
+    local known = of_period(limiter.cursors, period)
+    return known and known.ring and known or of_period(limiter.dormant, period)
   end
 
   -- The rings of limits that are in force no more.
@@ -565,6 +569,7 @@ do
     for _, cursor in ipairs(limiter.cursors) do
       trust_ring(limiter, cursor)
     end
+    trust_dormant(limiter)
     local cursors, edited = {}, {}
     -- Each new limit keeps its cursor, takes the debt over from another limit of its period, or begins after the last
     -- start.

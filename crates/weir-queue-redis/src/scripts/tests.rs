@@ -241,9 +241,17 @@ fn slots_that_an_earlier_version_took_while_a_window_was_not_in_force_count_as_a
          reconfigure(limiter, {})
          limiter.last_start = 61000000
          reconfigure(limiter, window)
-         return { first, next_start(limiter, 61000000) }",
+         local after = next_start(limiter, 61000000)
+         -- Once more, and then this version grants a slot and applies an edit before the window is back.
+         reconfigure(limiter, {})
+         limiter.last_start = 62000000
+         take_slot(limiter, 62500000, 0)
+         reconfigure(limiter, { { limit = 9, period = 1, burst = 1 } })
+         reconfigure(limiter, window)
+         return { first, after, next_start(limiter, 63000000) }",
     );
-    assert_eq!(starts, [60_000_000, 121_100_000]);
+    assert_eq!(starts[..2], [60_000_000, 121_100_000]);
+    assert!(starts[2] >= 122_000_000, "{starts:?}");
 }
 
 #[test]

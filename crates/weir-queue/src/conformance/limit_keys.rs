@@ -135,7 +135,7 @@ impl Keyed {
 }
 
 impl Subject {
-    /// The permit of a flow that has been woken, of which one delivery waits. `run` runs a job with this backlog.
+    /// Publishes one delivery of a flow that was woken, and takes its permit. `run` runs a job that has this backlog.
     pub(super) async fn permit_of(&self, flow: DestinationId, run: impl AsyncFn(JobLease, u32) -> u32) -> Permit {
         let mut published = 0;
         while published == 0 {
