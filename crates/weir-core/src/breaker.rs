@@ -323,7 +323,12 @@ mod tests {
     #[test]
     fn refusals_do_not_open_the_breaker() {
         let header = "retry-after: 60".to_owned();
-        let hold = RequestedHold { until: NOW + Duration::from_secs(60), reason: HoldReason::RetryAfter, header };
+        let hold = RequestedHold {
+            until: NOW + Duration::from_secs(60),
+            reason: HoldReason::RetryAfter,
+            header,
+            longer_for: None,
+        };
         let held = EndedAttempt { effect: Effect::Hold(hold), ..failure(0.0) };
         for ending in [held, refused(Refusal::TooMany, 0.0), refused(Refusal::Busy, 0.0)] {
             assert!(breaker_after(&vec![ending; 100]).1.is_empty());

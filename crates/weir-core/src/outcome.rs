@@ -98,6 +98,8 @@ pub struct RequestedHold {
     pub reason: HoldReason,
     /// The header that asked for it, such as `retry-after: 120`: one line of at most [`MAX_HEADER_TEXT`] bytes.
     pub header: String,
+    /// For how long every answer has been a refusal, if the hold is longer for that than what was asked for.
+    pub longer_for: Option<Duration>,
 }
 
 /// Why a destination is held.
@@ -147,7 +149,10 @@ pub fn judge(result: &SendResult, circumstances: &Circumstances<'_>) -> Decision
     let held_until = requested.hold.as_ref().map(|(delay, ..)| now + *delay);
     let not_before = held_until.max(requested.asked.map(|delay| now + delay));
     let effect = match (requested.hold, held_until) {
-        (Some((_, reason, header)), Some(until)) => Effect::Hold(RequestedHold { until, reason, header }),
+        (Some((delay, reason, header)), Some(until)) => {
+            let longer_for = requested.asked.filter(|asked| delay > *asked).map(|_| refusals.lasts);
+            Effect::Hold(RequestedHold { until, reason, header, longer_for })
+        }
         _ => Effect::None,
     };
     let is_counted = refusal != Some(Refusal::TooMany) || policy.refusals_count;

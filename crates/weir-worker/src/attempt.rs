@@ -6,6 +6,7 @@
 mod permit_slots;
 
 use std::{
+    fmt::Write as _,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -20,6 +21,7 @@ use weir_core::{
     limit_key::budget_as_destination,
     outcome::{self, Circumstances, Decision, Effect, Failure, HoldReason, Refusal, RequestedHold, Verdict},
     signing::Message,
+    time::InWords,
 };
 use weir_queue::{PacedGrant, Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
@@ -447,7 +449,7 @@ fn sample(sent: &Sent, effect: &Effect, paced: PacedGrant) -> Option<Sample> {
 /// The reason for a hold or a pause, as the API will show it.
 fn reason(effect: &Effect, status_code: Option<u16>) -> String {
     let status = status_code.unwrap_or(0);
-    match effect {
+    let mut reason = match effect {
         Effect::None => String::new(),
         Effect::Hold(RequestedHold { reason: HoldReason::RetryAfter, header, .. }) => {
             format!("the destination answered {status} with {header}")
@@ -459,7 +461,11 @@ fn reason(effect: &Effect, status_code: Option<u16>) -> String {
             format!("the destination answered {status} and did not say until when")
         }
         Effect::Pause => "the destination answered 410 Gone".to_owned(),
+    };
+    if let Effect::Hold(RequestedHold { longer_for: Some(refused_for), .. }) = effect {
+        let _ = write!(reason, ", and has refused every request for {}", InWords(*refused_for));
     }
+    reason
 }
 
 /// The error of an attempt, and what was ignored of the answer's headers.

@@ -12,6 +12,7 @@ scenarios!(
     "steady",
     "viral",
     "neighbours",
+    "refusing-neighbours",
     "edit-quick",
     "pause",
     "kill-all",

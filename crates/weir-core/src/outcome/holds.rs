@@ -2,7 +2,7 @@
 //!
 //! | answer | hint | own limit | the destination |
 //! |---|---|---|---|
-//! | refusal | a wait | any | is held for it |
+//! | refusal | a wait | any | is held for it; longer once it has refused everything for a while |
 //! | refusal | a wait that may be next to nothing: `Retry-After: 1` rounded up | keeps most requests unrefused | goes on at its limit |
 //! | refusal | none | any | is held once it has refused everything for a while; at once without a limit; never if it is adaptive |
 //! | other | used-up quota | none, or higher than the quota | is held until the reset, at most for a window |
@@ -22,6 +22,8 @@ use crate::{
 const SHORTEST_SILENT: Duration = Duration::from_secs(1);
 /// Longer silence would hide for too long that the receiver accepts requests again.
 const LONGEST_SILENT: Duration = Duration::from_secs(60);
+/// The longest hold that is longer than what was asked for. A receiver that accepts again is noticed that late at most.
+const LONGEST_EXTENDED: Duration = Duration::from_secs(10);
 /// A limited destination that refuses everything for this long has another limit than ours, not jitter.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -56,7 +58,7 @@ pub(super) fn requested(
             let kept = spacing(limits, |limit| limit.burst.get() == 1);
             let needed = spacing(limits, |_| true);
             let may_be_nothing = wait.at_least().is_zero() && refusals.are_rare && !limits.is_unlimited();
-            let hold = if may_be_nothing { asked.min(needed) } else { asked };
+            let hold = if may_be_nothing { asked.min(needed) } else { asked.max(extended(refusals)) };
             let hold = (hold > kept).then(|| (hold, reason, wait.header.clone()));
             Requested { hold, asked: Some(asked) }
         }
@@ -80,6 +82,12 @@ fn longest(hints: &Hints) -> Option<(&Wait, HoldReason)> {
     };
     let finest = waits().filter(|(wait, _)| is_finer(wait)).max_by_key(|(wait, _)| wait.delay);
     Some(finest.unwrap_or((longest, reason)))
+}
+
+/// The least hold of a destination that refuses every request, however short the wait that it names: half as long as it
+/// has lasted. Thousands of requests a second that are refused again would cost its neighbours more than it could gain.
+fn extended(refusals: RefusalTrend) -> Duration {
+    (refusals.lasts / 2).min(LONGEST_EXTENDED)
 }
 
 /// A refusal that does not say until when.

@@ -185,6 +185,19 @@ fn under_our_own_limit_a_rare_refusal_costs_at_most_the_spacing() {
 }
 
 #[test]
+fn a_destination_that_refuses_everything_is_asked_less_often() {
+    let held = |retry_after, secs| {
+        let lasting = RefusalTrend { are_rare: false, lasts: Duration::from_secs(secs) };
+        let decision = judged_with(&answer(429, &[("retry-after", retry_after)]), &RateLimits::UNLIMITED, lasting);
+        let held = held_ms(&decision.effect).unwrap();
+        assert_eq!(retried_after(&decision).as_millis(), held, "the delivery waits for the end of the hold");
+        held
+    };
+    assert_eq!([0, 2, 6, 20, 4_000].map(|secs| held("1", secs)), [1_000, 1_000, 3_000, 10_000, 10_000]);
+    assert_eq!(held("60", 4_000), 60_000, "a longer wait is kept as it is");
+}
+
+#[test]
 fn a_refusal_without_a_wait_holds_an_unlimited_destination_for_a_second() {
     for headers in [&[][..], &[("retry-after", "0")], &[("retry-after", "soon")]] {
         let decision = judged(&answer(429, headers));
