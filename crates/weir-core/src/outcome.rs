@@ -144,7 +144,7 @@ pub struct Circumstances<'a> {
 pub fn judge(result: &SendResult, circumstances: &Circumstances<'_>) -> Decision {
     let &Circumstances { policy, limits, is_adaptive, attempt, created_at, now, jitter, refusals } = circumstances;
     let refusal = result.refusal();
-    let requested = holds::requested(result, limits, is_adaptive, refusals);
+    let requested = holds::requested(result, limits, is_adaptive, refusals, jitter);
     // The destination is held, and a retry waits for the end of the hold or for the instant that was asked for.
     let held_until = requested.hold.as_ref().map(|(delay, ..)| now + *delay);
     let not_before = held_until.max(requested.asked.map(|delay| now + delay));

@@ -42,6 +42,7 @@ pub(super) fn requested(
     limits: &RateLimits,
     is_adaptive: bool,
     refusals: RefusalTrend,
+    jitter: f64,
 ) -> Requested {
     let SendResult::Answer { status, hints } = result else { return Requested::default() };
     match result.refusal() {
@@ -58,7 +59,7 @@ pub(super) fn requested(
             let kept = spacing(limits, |limit| limit.burst.get() == 1);
             let needed = spacing(limits, |_| true);
             let may_be_nothing = wait.at_least().is_zero() && refusals.are_rare && !limits.is_unlimited();
-            let hold = if may_be_nothing { asked.min(needed) } else { asked.max(extended(refusals)) };
+            let hold = if may_be_nothing { asked.min(needed) } else { asked.max(extended(refusals, jitter)) };
             let hold = (hold > kept).then(|| (hold, reason, wait.header.clone()));
             Requested { hold, asked: Some(asked) }
         }
@@ -84,10 +85,11 @@ fn longest(hints: &Hints) -> Option<(&Wait, HoldReason)> {
     Some(finest.unwrap_or((longest, reason)))
 }
 
-/// The least hold of a destination that refuses every request, however short the wait that it names: half as long as it
-/// has lasted. Thousands of requests a second that are refused again would cost its neighbours more than it could gain.
-fn extended(refusals: RefusalTrend) -> Duration {
-    (refusals.lasts / 2).min(LONGEST_EXTENDED)
+/// The least hold of a destination that refuses every request, however short the wait that it names: a quarter to a half
+/// of the time for which it has done so. Thousands of requests a second that are refused again would cost its neighbours
+/// more than it could gain. At random, so that destinations which began together are not all asked at the same instant.
+fn extended(refusals: RefusalTrend, jitter: f64) -> Duration {
+    (refusals.lasts / 2).min(LONGEST_EXTENDED).mul_f64(0.5 + jitter / 2.0)
 }
 
 /// A refusal that does not say until when.

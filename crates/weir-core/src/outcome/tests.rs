@@ -193,7 +193,7 @@ fn a_destination_that_refuses_everything_is_asked_less_often() {
         assert_eq!(retried_after(&decision).as_millis(), held, "the delivery waits for the end of the hold");
         held
     };
-    assert_eq!([0, 2, 6, 20, 4_000].map(|secs| held("1", secs)), [1_000, 1_000, 3_000, 10_000, 10_000]);
+    assert_eq!([0, 2, 4, 8, 20, 4_000].map(|secs| held("1", secs)), [1_000, 1_000, 1_500, 3_000, 7_500, 7_500]);
     assert_eq!(held("60", 4_000), 60_000, "a longer wait is kept as it is");
 }
 
