@@ -116,7 +116,8 @@ pub enum Bound {
 }
 
 /// How the sends of a limit may lie in its window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Shape {
     /// A spacing apart.
     #[default]
@@ -129,19 +130,17 @@ impl Shape {
     pub const ALL: [Self; 2] = [Self::Even, Self::Window];
 
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Even => "even",
-            Self::Window => "window",
-        }
+        self.into_str()
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|shape| shape.as_str() == text)
+        text.parse().ok()
     }
 }
 
 /// What a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Unit {
     /// Each send as one.
     #[default]
@@ -154,14 +153,11 @@ impl Unit {
     pub const ALL: [Self; 2] = [Self::Request, Self::Cost];
 
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Request => "request",
-            Self::Cost => "cost",
-        }
+        self.into_str()
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.as_str() == text)
+        text.parse().ok()
     }
 }
 
