@@ -30,6 +30,7 @@ pub const NAMES: Names = &[
     ("state_columns", counters::STATE_COLUMNS),
     ("summed_states", counters::SUMMED_STATES),
     ("added_states", counters::ADDED_STATES),
+    ("waiting_and_undelivered", counters::WAITING_AND_UNDELIVERED),
     ("traffic_columns", traffic::TRAFFIC_COLUMNS),
     ("summed_traffic", traffic::SUMMED_TRAFFIC),
     ("added_traffic", traffic::ADDED_TRAFFIC),
