@@ -131,8 +131,8 @@ mod tests {
         limit::MinInterval,
     };
     use weir_store::{
-        ActivityLog as _, ApiKeys as _, Counters as _, Destinations as _, EventFilter, History as _, Ingest as _,
-        NewEvent, Outbox as _, Processes as _, StateCounts,
+        ActivityLog as _, ApiKeys as _, ClaimRequest, Counters as _, Destinations as _, EventFilter, History as _,
+        Ingest as _, NewEvent, Outbox as _, Processes as _, StateCounts, conformance,
     };
 
     use super::*;
@@ -375,13 +375,8 @@ mod tests {
         let again = NewEvent::new(event.clone(), None, 7);
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));
-        let request = weir_store::ClaimRequest {
-            flow: weir_store::ClaimedFlow::All,
-            destination_id: destination.id,
-            limit: 9,
-            expires_at: Timestamp::MAX,
-            durable: false,
-        };
+        let request =
+            ClaimRequest { destination_id: destination.id, expires_at: Timestamp::MAX, ..conformance::request(1, 9) };
         let claimed = store.claim(vec![request], now).await.unwrap().remove(0).deliveries;
         assert_eq!(
             claimed.iter().map(|claimed| claimed.claim.delivery_id).collect::<Vec<_>>(),
