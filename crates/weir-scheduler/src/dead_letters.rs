@@ -134,13 +134,13 @@ mod tests {
             unreachable!("the meter reads counters")
         }
 
-        async fn places(
+        async fn due_positions(
             &self,
             _: DestinationId,
             _: &[weir_core::DeliveryId],
             _: u32,
             _: Timestamp,
-        ) -> StoreResult<weir_store::Places> {
+        ) -> StoreResult<weir_store::DuePositions> {
             unreachable!("no delivery is shown")
         }
     }

@@ -87,7 +87,7 @@ pub use alerting::{Alerting, Condition, INSTALLATION, PaceWatch};
 pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
 pub use cost_watch::{CostWatch, limit_in_costs};
-pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
+pub use counters::{Counters, DuePosition, DuePositions, FOLDED_AT_ONCE, POSITIONS_LOOKED_AT, StateCounts};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
@@ -133,7 +133,7 @@ pub use replays::{
     ReplaySteps, ReplayTask, Replays,
 };
 pub use replica::{replica_answers, with_replica};
-pub use reservations::{Cancelled, Reservations, reservations_before, reservations_below};
+pub use reservations::{Cancelled, Reservations, ReservedSlots, reservations_before, reservations_below};
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use shedding::Shedding;
 pub use traffic::{
@@ -156,7 +156,7 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + LimitGroups + LimitKeys + Outbox + Paces + ReplaySteps + Reservations;
+    RunStore: Destinations + LimitGroups + LimitKeys + Outbox + Paces + ReplaySteps + ReservedSlots;
     /// For the sweep.
     SweepStore: LimitKeys + MessageGroups + Outbox;
     /// For attempts and their results.
@@ -175,7 +175,7 @@ bundles! {
     AbandonedStore: Counters + Destinations + History + Results;
     /// For alerts.
     AlertStore: Alerting + Counters + Destinations + Ingest + LimitGroups + LimitKeys + Outbox + Paces + RefusalStore
-        + Reservations;
+        + ReservedSlots;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
         + DeadLetterStore + ApiKeys + Counters + EventTypes + LimitGroupEdits + Replays + Shedding;
