@@ -134,13 +134,13 @@ mod tests {
             unreachable!("the meter reads counters")
         }
 
-        async fn due_positions(
+        async fn places(
             &self,
             _: DestinationId,
             _: &[weir_core::DeliveryId],
             _: u32,
             _: Timestamp,
-        ) -> StoreResult<weir_store::DuePositions> {
+        ) -> StoreResult<weir_store::Places> {
             unreachable!("no delivery is shown")
         }
     }

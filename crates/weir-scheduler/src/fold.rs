@@ -49,7 +49,7 @@ mod tests {
 
     use async_trait::async_trait;
     use weir_core::{DeliveryId, DestinationId, Timestamp};
-    use weir_store::{DuePositions, StateCounts, StoreResult};
+    use weir_store::{Places, StateCounts, StoreResult};
 
     use super::*;
 
@@ -76,13 +76,7 @@ mod tests {
             unreachable!("not read")
         }
 
-        async fn due_positions(
-            &self,
-            _: DestinationId,
-            _: &[DeliveryId],
-            _: u32,
-            _: Timestamp,
-        ) -> StoreResult<DuePositions> {
+        async fn places(&self, _: DestinationId, _: &[DeliveryId], _: u32, _: Timestamp) -> StoreResult<Places> {
             unreachable!("not read")
         }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{DeliveryId, DestinationId, Timestamp};
 use weir_store::{
-    Counters, DuePositions, FOLDED_AT_ONCE, POSITIONS_LOOKED_AT, StateCounts, StoreResult,
+    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -38,9 +38,9 @@ SELECT r.id, least(
     (SELECT created_at FROM deliveries WHERE destination_id = r.id AND state - {retrying} = 0 ORDER BY id LIMIT 1)
 ) FROM unnest($1::uuid[]) AS r (id)"};
 
-/// The positions of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
+/// The places of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
 /// bound, and those of the given ids are kept.
-pub(crate) const DUE_POSITIONS: &str = sql! {"
+pub(crate) const PLACES: &str = sql! {"
 SELECT id, is_replay, ahead FROM (
     SELECT id, false AS is_replay, row_number() OVER (ORDER BY next_attempt_at, id) - 1 AS ahead FROM (
         SELECT id, next_attempt_at FROM deliveries
@@ -51,7 +51,7 @@ SELECT id, is_replay, ahead FROM (
         SELECT id, next_attempt_at FROM deliveries
         WHERE destination_id = $1 AND is_replay AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT $2
     ) replayed
-) positions WHERE id = ANY($3)"};
+) places WHERE id = ANY($3)"};
 
 /// How many live deliveries are due, up to a bound.
 pub(crate) const LIVE_DUE: &str = sql! {"
@@ -133,23 +133,23 @@ impl Counters for PostgresStore {
         Ok(ids.iter().map(|id| found.get(id).copied().flatten()).collect())
     }
 
-    async fn due_positions(
+    async fn places(
         &self,
         id: DestinationId,
         deliveries: &[DeliveryId],
         most: u32,
         now: Timestamp,
-    ) -> StoreResult<DuePositions> {
-        let most = i64::from(most.min(POSITIONS_LOOKED_AT));
-        let query = sqlx::query(DUE_POSITIONS).bind(uuid(id.as_bytes())).bind(most);
+    ) -> StoreResult<Places> {
+        let most = i64::from(most.min(PLACES_LOOKED_AT));
+        let query = sqlx::query(PLACES).bind(uuid(id.as_bytes())).bind(most);
         let query = query.bind(column(deliveries, |id| uuid(id.as_bytes())));
-        let found = self.read(query, rows::due_position).await?.into_iter().collect();
-        let mut positions = DuePositions { found, live_due: 0 };
-        if positions.found.values().any(|position| position.is_replay) {
+        let found = self.read(query, rows::place).await?.into_iter().collect();
+        let mut places = Places { found, live_due: 0 };
+        if places.found.values().any(|place| place.is_replay) {
             let query = sqlx::query(LIVE_DUE).bind(uuid(id.as_bytes())).bind(now.as_nanos()).bind(most);
-            positions.live_due = self.read(query, |row| row.count(0)).await?.pop().unwrap_or(0);
+            places.live_due = self.read(query, |row| row.count(0)).await?.pop().unwrap_or(0);
         }
-        Ok(positions)
+        Ok(places)
     }
 
     async fn fold_changes(&self) -> StoreResult<u64> {

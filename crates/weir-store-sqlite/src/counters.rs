@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use weir_core::{DeliveryId, DestinationId, Timestamp};
 use weir_store::{
-    Counters, DuePositions, FOLDED_AT_ONCE, POSITIONS_LOOKED_AT, StateCounts, StoreResult,
+    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -56,9 +56,9 @@ pub(crate) static OLDEST_WAITING: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// The positions of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
+/// The places of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
 /// bound, and those of the given ids are kept. NULL ids match nothing.
-pub(crate) static DUE_POSITIONS: Batch = Batch::new(
+pub(crate) static PLACES: Batch = Batch::new(
     sql! {"SELECT id, is_replay, ahead FROM (
         SELECT id, 0 AS is_replay, row_number() OVER (ORDER BY next_attempt_at, id) - 1 AS ahead FROM (
             SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
@@ -129,30 +129,30 @@ impl Counters for SqliteStore {
         Ok(ids.iter().map(|id| found.get(id).copied().flatten()).collect())
     }
 
-    async fn due_positions(
+    async fn places(
         &self,
         id: DestinationId,
         deliveries: &[DeliveryId],
         most: u32,
         now: Timestamp,
-    ) -> StoreResult<DuePositions> {
-        let most = i64::from(most.min(POSITIONS_LOOKED_AT));
-        let mut positions = DuePositions::default();
+    ) -> StoreResult<Places> {
+        let most = i64::from(most.min(PLACES_LOOKED_AT));
+        let mut places = Places::default();
         for part in deliveries.chunks(MAX_ROWS) {
             let mut values = Values::default();
             values.blob(id.as_bytes()).int(most).blob(id.as_bytes()).int(most);
-            let (sql, values) = DUE_POSITIONS.of(values, part, |values, delivery| {
+            let (sql, values) = PLACES.of(values, part, |values, delivery| {
                 values.blob(delivery.as_bytes());
             });
-            positions.found.extend(fetch(&self.readers, sql, values, rows::due_position).await?);
+            places.found.extend(fetch(&self.readers, sql, values, rows::place).await?);
         }
-        if positions.found.values().any(|position| position.is_replay) {
+        if places.found.values().any(|place| place.is_replay) {
             let mut values = Values::id(id.as_bytes());
             values.int(now.as_nanos()).int(most);
             let counted = fetch(&self.readers, LIVE_DUE, values, |row| row.count(0)).await?;
-            positions.live_due = counted.first().copied().unwrap_or(0);
+            places.live_due = counted.first().copied().unwrap_or(0);
         }
-        Ok(positions)
+        Ok(places)
     }
 
     async fn fold_changes(&self) -> StoreResult<u64> {

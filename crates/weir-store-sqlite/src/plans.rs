@@ -16,7 +16,7 @@ use weir_store::{
 use crate::{
     alerting::{BACKLOGS, GROUP_ALERTS},
     claims::{BODY, CLAIM, OLDEST_DUE},
-    counters::{DUE_POSITIONS, LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING},
+    counters::{LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING, PLACES},
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
     destinations::{RECENT_ARRIVALS_OF_FLOW, RECENT_SENDS, WAITING_BY_STATE},
     discard::{DEAD_LETTERS, DISCARD},
@@ -74,7 +74,7 @@ fn hot_statements_use_their_indexes_at_every_size() {
             ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
             ("last sends", &SEND_HISTORY, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
             ("oldest", &OLDEST_WAITING, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
-            ("positions", &DUE_POSITIONS, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
+            ("places", &PLACES, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
             ("oldest retry", &OLDEST_WAITING, "USING COVERING INDEX deliveries_retrying (destination_id=?)"),
             (
                 "recent traffic",

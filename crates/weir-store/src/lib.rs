@@ -87,7 +87,7 @@ pub use alerting::{Alerting, Condition, INSTALLATION, PaceWatch};
 pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
 pub use cost_watch::{CostWatch, limit_in_costs};
-pub use counters::{Counters, DuePosition, DuePositions, FOLDED_AT_ONCE, POSITIONS_LOOKED_AT, StateCounts};
+pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,

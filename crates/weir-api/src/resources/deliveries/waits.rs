@@ -20,7 +20,7 @@ use weir_core::{
     preview::Forecast,
     replay_share::MIN_SHARE_DIVISOR,
 };
-use weir_store::{ActivityFilter, DuePosition, DuePositions, POSITIONS_LOOKED_AT, PageRequest};
+use weir_store::{ActivityFilter, PLACES_LOOKED_AT, PageRequest, Place, Places};
 
 use crate::{
     figures::Measured,
@@ -137,7 +137,7 @@ struct Queue {
     /// The recent rate, where no bound of it is known.
     achieved_per_s: f64,
     waiting: u64,
-    positions: DuePositions,
+    places: Places,
     /// How many entries of the due index were looked at.
     looked_at: u32,
 }
@@ -154,7 +154,7 @@ impl Outlooks {
             }
         }
         let found = destinations::by_id(api, ids.iter().map(|(id, _)| *id)).await?;
-        let looked_at = POSITIONS_LOOKED_AT / ids.len().clamp(1, MEASURED_AT_MOST) as u32;
+        let looked_at = PLACES_LOOKED_AT / ids.len().clamp(1, MEASURED_AT_MOST) as u32;
         let mut outlooks = HashMap::with_capacity(found.len());
         for (index, (id, of)) in ids.into_iter().enumerate() {
             let Some(destination) = found.get(&id) else { continue };
@@ -202,7 +202,7 @@ async fn queue(
         forecast: measured.forecast(destination, &settings.rate_limits, settings.max_in_flight, now),
         achieved_per_s: measured.achieved_per_s,
         waiting: measured.counts.waiting(),
-        positions: api.store.due_positions(destination.id, deliveries, looked_at, now).await?,
+        places: api.store.places(destination.id, deliveries, looked_at, now).await?,
         looked_at,
     })
 }
@@ -215,17 +215,15 @@ impl Outlook {
 
     /// `due`: `None` behind an earlier delivery of the same key.
     fn wait(&self, id: DeliveryId, due: Option<Timestamp>, now: Timestamp) -> Wait {
-        let position = self.queue.as_ref().and_then(|queue| queue.positions.found.get(&id).copied());
+        let place = self.queue.as_ref().and_then(|queue| queue.places.found.get(&id).copied());
         // When it is sent, if the destination is sent to.
-        let start = || Some(self.queue.as_ref()?.start(position?, now)?.max(now));
+        let start = || Some(self.queue.as_ref()?.start(place?, now)?.max(now));
         let lasts = |stops: &&types::WaitsFor| stops.until.zip(due).is_none_or(|(until, due)| until > due);
         if let Some(stops) = self.stops.as_ref().filter(lasts) {
             let expected_at = match &*stops.reason {
                 "hold" => start().zip(stops.until).map(|(start, until)| start.max(until)),
                 // The probe is the first delivery. Whether others follow depends on it.
-                "breaker" => {
-                    stops.until.filter(|_| position.is_some_and(|position| position.ahead == 0 && !position.is_replay))
-                }
+                "breaker" => stops.until.filter(|_| place.is_some_and(|place| place.ahead == 0 && !place.is_replay)),
                 _ => None,
             };
             let expected_at = expected_at.filter(|_| due.is_some());
@@ -239,7 +237,7 @@ impl Outlook {
             return Wait { waits_for: waits("due", Some(due), None), expected_at };
         }
         let (ahead, until) = match &self.queue {
-            Some(queue) => queue.ahead(position, now),
+            Some(queue) => queue.ahead(place, now),
             None => (None, None),
         };
         let expected_at = start();
@@ -249,19 +247,19 @@ impl Outlook {
 }
 
 impl Queue {
-    /// How many are sent before the delivery at a position.
-    fn before(&self, position: DuePosition) -> u64 {
-        if !position.is_replay {
-            return position.ahead;
+    /// How many are sent before the delivery at a place.
+    fn before(&self, place: Place) -> u64 {
+        if !place.is_replay {
+            return place.ahead;
         }
         // Live deliveries go first, but leave replays their share.
-        let shared = (position.ahead + 1).saturating_mul(MIN_SHARE_DIVISOR.into()) - 1;
-        shared.min(position.ahead + self.positions.live_due)
+        let shared = (place.ahead + 1).saturating_mul(MIN_SHARE_DIVISOR.into()) - 1;
+        shared.min(place.ahead + self.places.live_due)
     }
 
-    /// When the delivery at a position is sent; `None` if no rate is known.
-    fn start(&self, position: DuePosition, now: Timestamp) -> Option<Timestamp> {
-        self.nth(self.before(position) + 1, now)
+    /// When the delivery at a place is sent; `None` if no rate is known.
+    fn start(&self, place: Place, now: Timestamp) -> Option<Timestamp> {
+        self.nth(self.before(place) + 1, now)
     }
 
     fn nth(&self, n: u64, now: Timestamp) -> Option<Timestamp> {
@@ -273,10 +271,10 @@ impl Queue {
     }
 
     /// How many are ahead of a delivery, and when they are sent: the earliest instant if there may be more of them.
-    fn ahead(&self, position: Option<DuePosition>, now: Timestamp) -> (Option<types::ListCount>, Option<Timestamp>) {
+    fn ahead(&self, place: Option<Place>, now: Timestamp) -> (Option<types::ListCount>, Option<Timestamp>) {
         let looked_at = u64::from(self.looked_at);
-        let (value, capped) = match position {
-            Some(position) => (self.before(position), false),
+        let (value, capped) = match place {
+            Some(place) => (self.before(place), false),
             None if self.waiting > looked_at => (looked_at, true),
             // It was claimed meanwhile.
             None => return (None, None),
