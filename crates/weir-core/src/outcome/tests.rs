@@ -254,7 +254,8 @@ fn refusals_do_not_count_against_the_attempts_unless_the_policy_says_so() {
     for (result, always_counts) in results {
         for refusals_count in [false, true] {
             let policy = RetryPolicy { max_attempts: 3, refusals_count, ..RetryPolicy::default() };
-            let last = Circumstances { attempt: 3, ..circumstances(&policy, &RateLimits::UNLIMITED, OFTEN) };
+            let limits = RateLimits::UNLIMITED;
+            let last = Circumstances { attempt: 3, ..circumstances(&policy, &limits, OFTEN) };
             let decision = judge(&result, &last);
             let counts = always_counts || refusals_count;
             assert_eq!((decision.is_counted, decision.verdict == Verdict::Dead), (counts, counts), "{result:?}");
@@ -276,7 +277,8 @@ fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
 fn a_refusal_of_an_adaptive_destination_holds_it_only_for_a_time_that_was_said() {
     let policy = RetryPolicy::default();
     let held = |headers: &[(&str, &str)], is_adaptive| {
-        let usual = circumstances(&policy, &RateLimits::UNLIMITED, OFTEN);
+        let limits = RateLimits::UNLIMITED;
+        let usual = circumstances(&policy, &limits, OFTEN);
         held_ms(&judge(&answer(429, headers), &Circumstances { is_adaptive, ..usual }).effect)
     };
     assert_eq!([held(&[], false).is_some(), held(&[], true).is_some()], [true, false]);
