@@ -51,9 +51,13 @@ impl Period {
         Self::NAMED.iter().zip(NAMES).find(|(named, _)| **named == self).map(|(_, name)| name)
     }
 
+    pub fn has_name(self) -> bool {
+        self.name().is_some()
+    }
+
     /// The seconds of a period without a name: `window_s` in answers.
     pub fn unnamed_seconds(self) -> Option<u32> {
-        self.name().is_none().then(|| self.as_seconds())
+        (!self.has_name()).then(|| self.as_seconds())
     }
 
     /// The period of a text, as it is displayed. A number of seconds may be that of a period with a name.
