@@ -103,7 +103,8 @@ pub(crate) struct Figures {
 }
 
 /// Why a backlog is not sent faster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Reason {
     Paused,
     /// The breaker is not closed.
@@ -125,25 +126,13 @@ pub(crate) enum Reason {
     Key,
     Limit,
     /// Weir itself does not send, or not as fast as it may.
+    #[strum(transparent)]
     Fault(Fault),
 }
 
 impl Reason {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Paused => "paused",
-            Self::Breaker => "breaker",
-            Self::RefusedWithinLimit => "refused_within_limit",
-            Self::Held => "held",
-            Self::Ordered => "ordered",
-            Self::Failing => "failing",
-            Self::Slow => "slow",
-            Self::Adaptive => "adaptive",
-            Self::Group => "group",
-            Self::Key => "key",
-            Self::Limit => "limit",
-            Self::Fault(fault) => fault.as_str(),
-        }
+    pub(crate) fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -189,11 +189,11 @@ const SECURITY_SCHEME: &str = "api_key";
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
         verify::verify, deliveries::discard::discard_one, deliveries::discard::discard_all,
         replays::create, replays::list, replays::show, replays::cancel,
-        alerts::show, alerts::set, alerts::active,
+        alerts::show, alerts::set, alerts::active::list,
         limit_groups::create, limit_groups::list, limit_groups::show, limit_groups::edit, limit_groups::delete,
         limit_groups::reservations::create, limit_groups::reservations::create_by_name, limit_groups::reservations::list,
         limit_groups::reservations::cancel,
-        limit_groups::put, limit_groups::figures::overview, limit_groups::figures::show_preview, limit_groups::audit::show,
+        limit_groups::by_name::put, limit_groups::figures::overview, limit_groups::figures::show_preview, limit_groups::audit::show,
         limit_groups::history::show,
         limit_groups::temporary::override_limits, limit_groups::temporary::end_override, limit_groups::temporary::hold,
         limit_groups::temporary::end_hold,
@@ -210,7 +210,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::health::WindowText, history::StepText,
         limit_keys::KeyOrderText, texts::LimitKeyText, overview::OrderText, overview::OverviewIdsText, overview::OverviewSearchText, overview::StandingText,
         types::Snapshot, types::StreamChange, texts::ReplayIdText, texts::ReservationIdText, texts::SearchText, texts::TenantText,
-        texts::TimeText, texts::AnyTenantText, alerts::ActiveAlertText
+        texts::TimeText, texts::AnyTenantText, alerts::active::ActiveAlertText
     )),
     servers(
         (url = "/", description = "The server that shows this document"),

@@ -267,7 +267,7 @@ fn table() -> Vec<Route<Api>> {
         route(POST, "/v1/replays/{id}/cancel", Role(Operate), Class::Control, replays::cancel),
         route(GET, "/v1/alerts", Role(Read), Class::Read, alerts::show),
         route(PUT, "/v1/alerts", Role(Admin), Class::Control, alerts::set),
-        route(GET, "/v1/alerts/active", Role(Read), Class::Read, alerts::active).of(Work::HeavyRead),
+        route(GET, "/v1/alerts/active", Role(Read), Class::Read, alerts::active::list).of(Work::HeavyRead),
         route(GET, "/v1/shedding", Role(Admin), Class::Control, shedding::show),
         route(PUT, "/v1/shedding", Role(Admin), Class::Control, shedding::set),
         route(GET, "/v1/event-types", Role(Read), Class::Read, event_types::list).of(Work::HeavyRead),
@@ -279,7 +279,13 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/limit-groups/{id}", Role(Read), Class::Read, limit_groups::show),
         route(PATCH, "/v1/limit-groups/{id}", Role(Operate), Class::Control, limit_groups::edit),
         route(DELETE, "/v1/limit-groups/{id}", Role(Operate), Class::Control, limit_groups::delete),
-        route(PUT, "/v1/limit-groups/by-name/{tenant}/{name}", Role(Operate), Class::Control, limit_groups::put),
+        route(
+            PUT,
+            "/v1/limit-groups/by-name/{tenant}/{name}",
+            Role(Operate),
+            Class::Control,
+            limit_groups::by_name::put,
+        ),
         route(POST, "/v1/limit-groups/{id}/reservations", Role(Ingest), Class::Ingest, reservations::create)
             .of(Work::Wait),
         route(

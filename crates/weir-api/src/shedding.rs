@@ -266,20 +266,21 @@ impl Drop for Storing<'_> {
     }
 }
 
-/// The place of a request that may wait. While it waits, it is no load, and must not keep others out: it leaves.
+/// The admission of a request that may wait. A waiting request is no load and must not keep others out, so it ends its
+/// admission before it waits.
 #[derive(Clone, Default)]
-pub(crate) struct Place(Arc<Mutex<Option<Admitted>>>);
+pub(crate) struct Admission(Arc<Mutex<Option<Admitted>>>);
 
-impl Place {
-    /// Leaves the place, as if the request had been answered.
-    pub(crate) fn leave(&self) {
+impl Admission {
+    /// Releases the ticket, as if the request had been answered.
+    pub(crate) fn end(&self) {
         if let Some(mut admitted) = self.0.lock().take() {
             admitted.is_complete = true;
         }
     }
 }
 
-/// As [`enter`], for requests that may leave their [`Place`] before they are answered.
+/// As [`enter`], for requests that may end their [`Admission`] before they are answered.
 pub(crate) async fn enter_to_wait(
     State((shedding, class)): State<(Shedding, Class)>,
     mut request: Request,
@@ -291,10 +292,10 @@ pub(crate) async fn enter_to_wait(
     match shedding.admit(class, caller) {
         Err(problem) => problem.into_response(),
         Ok((admitted, _)) => {
-            let place = Place(Arc::new(Mutex::new(admitted)));
-            request.extensions_mut().insert(place.clone());
+            let admission = Admission(Arc::new(Mutex::new(admitted)));
+            request.extensions_mut().insert(admission.clone());
             let response = next.run(request).await;
-            place.leave();
+            admission.end();
             response
         }
     }

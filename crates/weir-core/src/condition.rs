@@ -3,7 +3,8 @@
 use crate::{Destination, Timestamp};
 
 /// What keeps a destination from being sent to. Several may be true at one time; [`Self::Active`] is none of the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Condition {
     Active,
     Paused,
@@ -18,12 +19,7 @@ impl Condition {
 
     /// The name in the API.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Paused => "paused",
-            Self::Held => "held",
-            Self::Breaker => "breaker",
-        }
+        self.into_str()
     }
 }
 

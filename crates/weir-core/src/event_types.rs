@@ -54,8 +54,8 @@ pub fn near<'n>(wanted: &str, known: impl Iterator<Item = &'n str> + Clone) -> V
     near.into_iter().take(MAX_NEAR).filter(|(distance, _)| *distance <= farthest).map(|(_, name)| name).collect()
 }
 
-/// The edits from one text to the other, two characters that changed places being one; `None` beyond `most`. Upper and
-/// lower case are the same. Only the cells near the diagonal are computed.
+/// How many edits make one text of the other; `None` for more than `most`. Two neighbouring characters in the wrong order
+/// are one edit. Upper and lower case are the same. Only the cells near the diagonal of the table are computed.
 fn distance(a: &[u8], b: &[u8], most: usize) -> Option<usize> {
     if a.len().abs_diff(b.len()) > most {
         return None;

@@ -220,7 +220,7 @@ pub fn paced_due(slot_start: Timestamp, ahead: Duration, now: Timestamp) -> Time
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{
         breaker::{AttemptWindow, BreakerPolicy, EndedAttempt},
@@ -229,11 +229,11 @@ mod tests {
         outcome::Effect,
     };
 
-    const NOW: Timestamp = Timestamp::from_secs(1_000);
+    pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_000);
 
     static CLOSED: std::sync::LazyLock<Breaker> = std::sync::LazyLock::new(Breaker::default);
 
-    fn observed(cursors: &Limiter) -> Observed<'_> {
+    pub(crate) fn observed(cursors: &Limiter) -> Observed<'_> {
         Observed {
             now: NOW,
             cursors,
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    fn per_second(rate: u32) -> Limiter {
+    pub(crate) fn per_second(rate: u32) -> Limiter {
         Limiter::new(&RateLimits::new(vec![RateLimit::new(rate, Period::SECOND).unwrap()]).unwrap())
     }
 

@@ -106,40 +106,20 @@ mod tests {
 
     use super::*;
     use crate::{
-        breaker::Breaker,
-        limit::{Period, RateLimit, RateLimits},
+        limit::RateLimits,
         limiter::Limiter,
-        plan::Binding,
+        plan::{
+            Binding,
+            tests::{NOW, per_second},
+        },
     };
-
-    const NOW: Timestamp = Timestamp::from_secs(1_000);
-
-    fn per_second(rate: u32) -> Limiter {
-        Limiter::new(&RateLimits::new(vec![RateLimit::new(rate, Period::SECOND).unwrap()]).unwrap())
-    }
 
     fn unlimited() -> Limiter {
         Limiter::new(&RateLimits::UNLIMITED)
     }
 
-    static CLOSED: std::sync::LazyLock<Breaker> = std::sync::LazyLock::new(Breaker::default);
-
     fn observed(cursors: &Limiter, max_in_flight: u32, in_flight: u32) -> Observed<'_> {
-        Observed {
-            now: NOW,
-            cursors,
-            pace: None,
-            preparation: Duration::ZERO,
-            run_time: Duration::ZERO,
-            queued: 0,
-            in_flight,
-            max_in_flight,
-            ahead: 0,
-            max_queued: None,
-            suspended: false,
-            breaker: &CLOSED,
-            lagging: false,
-        }
+        Observed { max_in_flight, in_flight, ..plan::tests::observed(cursors) }
     }
 
     #[test]

@@ -87,6 +87,7 @@ mod tests {
     use weir_queue::{JobLease, conformance::settings};
 
     use super::*;
+    use crate::run::tests::lease;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
@@ -95,23 +96,7 @@ mod tests {
         let limits = RateLimits::new(RateLimit::new(per_second, Period::SECOND).into_iter().collect()).unwrap();
         let mut destination = settings(&limits, 64);
         destination.settings.adaptive = Some(Settings::default());
-        let lease = JobLease {
-            destination_id: destination.id,
-            shard: 0,
-            turn: None,
-            epoch: 1,
-            version: 1,
-            due: NOW,
-            queued: 0,
-            in_flight: 0,
-            cursors: None,
-            pace,
-            preparation: Duration::ZERO,
-            run_time: Duration::ZERO,
-            ahead: 0,
-            max_outstanding: None,
-            known_since: NOW,
-        };
+        let lease = JobLease { destination_id: destination.id, pace, ..lease(NOW) };
         Run::new(lease, Some(Arc::new(destination)), None, NOW)
     }
 

@@ -326,7 +326,7 @@ pub(crate) fn latest_start(history: SendHistory, known_since: Timestamp, now: Ti
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use weir_core::{Period, RateLimits, order::DeliveryOrder};
     use weir_queue::conformance::settings;
 
@@ -334,14 +334,15 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
 
-    fn lease() -> JobLease {
+    /// A lease of a job that has never run, taken then.
+    pub(crate) fn lease(now: Timestamp) -> JobLease {
         JobLease {
             destination_id: DestinationId::from_bytes([1; 16]),
             shard: 0,
             turn: None,
             epoch: 1,
             version: 1,
-            due: NOW,
+            due: now,
             queued: 0,
             in_flight: 0,
             cursors: None,
@@ -350,7 +351,7 @@ mod tests {
             run_time: Duration::ZERO,
             ahead: 0,
             max_outstanding: None,
-            known_since: NOW,
+            known_since: now,
         }
     }
 
@@ -384,7 +385,7 @@ mod tests {
             let limits = RateLimits::new(RateLimit::new(1, period).into_iter().collect()).unwrap();
             let mut destination = settings(&limits, 64);
             destination.settings.order = order;
-            Run::new(lease(), Some(Arc::new(destination)), None, NOW).claim_request(1).durable
+            Run::new(lease(NOW), Some(Arc::new(destination)), None, NOW).claim_request(1).durable
         };
         assert!(!durable(Period::SECOND, DeliveryOrder::Any));
         assert!(durable(Period::MINUTE, DeliveryOrder::Any));

@@ -9,9 +9,9 @@ use weir_core::{
     alert::{AlertPolicy, AlertRecord},
 };
 use weir_store::{
-    Alerting, Condition, INSTALLATION, StoreResult, all_waiting,
-    rows::{self, Row as _},
-    waiting_and_undelivered,
+    Alerting, Condition, INSTALLATION, StoreResult,
+    rows::{self, ALL_WAITING, Row as _},
+    sql,
 };
 
 use crate::{
@@ -39,41 +39,39 @@ WHERE t.version = excluded.version - 1";
 /// Each destination with a backlog, dead letters, an impairment, or recorded alerts, also if it has recovered.
 /// Reads counters, and a bounded part of each backlog: see `Condition`. Deliveries of replays are left out, because a
 /// person asked for them.
-pub(crate) const CONDITIONS: &str = concat!(
-    "WITH counted AS MATERIALIZED (",
-    waiting_and_undelivered!(),
-    "), of_each (deliveries) AS MATERIALIZED (
+pub(crate) const CONDITIONS: &str = sql! {"
+WITH counted AS MATERIALIZED ({waiting_and_undelivered}), of_each (deliveries) AS MATERIALIZED (
     SELECT 1 + 1000 / (1 + count(*)) FROM counted WHERE waiting > 0
 )
 SELECT t.id,
     -- Without replays, all that waits is live. With more than 10,000 of them, the live ones are counted.
     coalesce(
         c.waiting - nullif((SELECT count(*) FROM (
-            SELECT FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN (0, 2) LIMIT 10000
+            SELECT FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN ({waiting}) LIMIT 10000
         ) replays), 10000),
         nullif((SELECT count(*) FROM (
-            SELECT FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN (0, 2) LIMIT 10000
+            SELECT FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN ({waiting}) LIMIT 10000
         ) live), 10000),
         c.waiting - 10000
     ),
     least(
-        (SELECT created_at FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN (0, 2)
+        (SELECT created_at FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN ({waiting})
             ORDER BY next_attempt_at, id LIMIT 1),
         (SELECT min(created_at) FROM (
-            SELECT created_at, is_replay FROM deliveries WHERE destination_id = t.id AND state - 2 = 0
+            SELECT created_at, is_replay FROM deliveries WHERE destination_id = t.id AND state - {retrying} = 0
             ORDER BY id LIMIT (SELECT deliveries FROM of_each)
         ) retries WHERE NOT is_replay)
     ),
-    CASE WHEN EXISTS (SELECT FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2))
+    CASE WHEN EXISTS (SELECT FROM deliveries WHERE expires_at IS NOT NULL AND state IN ({waiting}))
     THEN (SELECT max(created_at) + max(expires_at - created_at) FROM (
         (SELECT created_at, expires_at, state FROM deliveries WHERE destination_id = t.id ORDER BY id DESC LIMIT (SELECT deliveries FROM of_each))
         UNION ALL
-        (SELECT created_at, expires_at, state FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN (0, 2)
+        (SELECT created_at, expires_at, state FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN ({waiting})
             ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
         UNION ALL
-        (SELECT created_at, expires_at, state FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN (0, 2)
+        (SELECT created_at, expires_at, state FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN ({waiting})
             ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
-    ) last WHERE state IN (0, 2)) END,
+    ) last WHERE state IN ({waiting})) END,
     coalesce(c.undelivered, 0), coalesce(s.version, 0), s.state
 FROM destinations t
 LEFT JOIN counted c ON c.destination_id = t.id
@@ -83,8 +81,7 @@ WHERE ($1::text[] IS NULL OR t.tenant = ANY($1)) AND t.deleted_at IS NULL AND (
     -- Paused by Weir, or a breaker that is not closed.
     OR t.paused_reason IS NOT NULL OR t.breaker_state::jsonb ->> 'open' IS NOT NULL
 )
-ORDER BY t.id"
-);
+ORDER BY t.id"};
 
 #[async_trait]
 impl Alerting for PostgresStore {
@@ -111,7 +108,7 @@ impl Alerting for PostgresStore {
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
-        Ok(self.read(sqlx::query(all_waiting!()), |row| row.count(0)).await?.pop().unwrap_or_default())
+        Ok(self.read(sqlx::query(ALL_WAITING), |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
     async fn record_alerts(&self, id: DestinationId, version: u64, record: AlertRecord) -> StoreResult<bool> {

@@ -17,9 +17,8 @@ use weir_core::{
     limit_key::is_of_key,
 };
 use weir_store::{
-    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
-    ListOrder, ListStatements as _, Obstacle, Page, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
-    SendsRequest, StoreError, StoreResult, delivery_ids_of, event_columns, first_id, replica_answers,
+    DeliveryDetail, EventFilter, History, ListOrder, Obstacle, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST,
+    SendRecord, SendsRequest, StoreError, StoreResult, delivery_ids_of, event_columns, first_id, replica_answers,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, Row as _},
 };
 
@@ -45,10 +44,6 @@ impl History for PostgresStore {
         self.select(event_deliveries(id), rows::delivery).await
     }
 
-    async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
-        self.page_of_events(filter, page).await
-    }
-
     async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>> {
         self.read(sqlx::query(TENANTS_WITH_KEYS).bind(i64::from(most)), |row| row.text(0)).await
     }
@@ -68,22 +63,6 @@ impl History for PostgresStore {
             })
             .await?;
         Ok(Some(DeliveryDetail { delivery, attempts }))
-    }
-
-    async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
-        self.page_of_deliveries(filter, page).await
-    }
-
-    async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.count_of_deliveries(filter, EXAMINED_AT_MOST).await
-    }
-
-    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.count_of_deliveries(filter, DISCARDS_COUNTED).await
-    }
-
-    async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
-        self.groups_of_failures(filter).await
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
 use weir_core::{DeliveryState, ErrorKind, EventId, Timestamp, access::TenantScope, outcome::Verdict};
 use weir_store::{
     DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, ListOrder, Outbox as _, PageRequest,
-    Purge, ReplayFilter, Results as _, SCANNED_AT_MOST, Scan, all_waiting,
+    Purge, ReplayFilter, Results as _, SCANNED_AT_MOST, Scan, rows::ALL_WAITING,
 };
 
 use crate::{
@@ -275,7 +275,7 @@ async fn hot_statements_use_their_indexes() {
     }
     let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
     assert_plan(&mut connection, "coalescing", &superseded_by_coalescing(), &coalescing).await;
-    assert_plan(&mut connection, "backlog", all_waiting!(), &["count_changes"]).await;
+    assert_plan(&mut connection, "backlog", ALL_WAITING, &["count_changes"]).await;
     // Its cost for one destination is weighed with a scan of the few destinations here.
     let waiting = ["Only Scan using deliveries_due", "deliveries_retrying", "deliveries_of_destination"];
     assert_plan_with("off", &mut connection, "conditions", CONDITIONS, &waiting, ["deliveries"; 3]).await;

@@ -140,9 +140,10 @@ fn bytes_kept(day: Day) -> String {
     )
 }
 
-/// Puts new partitions that hold only what is kept in the place of those of a day. Nobody writes to the old ones from
-/// the first statement on, so nothing is lost. Every user of the tables waits for the last ones, which are quick, and
-/// which fail if they would have to wait themselves: whoever waits for the first lock holds what the last ones need.
+/// Replaces the partitions of a day by new ones, which hold only the rows that are kept. From the first statement on
+/// nobody can write to the old partitions, so nothing is lost. The last statements lock the whole tables. They are quick,
+/// and they fail if they would have to wait: a session that waits for the lock of the first statement may hold a lock that
+/// they need, and then both would wait for ever.
 fn copy_day(day: Day, name: &str) -> String {
     let [events, attempts] = kept_rows(day);
     let new = |parent: &str, kept: &str| {

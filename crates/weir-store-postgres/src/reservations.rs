@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 use weir_core::{LimitGroupId, ReservationId, Timestamp, limit::RateLimit, reservation::Reservation};
 use weir_store::{
-    Cancelled, Page, PageRequest, Reservations, SentCounts, StoreResult, reservations_below,
+    Cancelled, Page, PageRequest, Reservations, ReservedSlots, SentCounts, StoreResult, reservations_below,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -17,21 +18,19 @@ use crate::{
 const INSERT: &str = "INSERT INTO reservations (id, group_id, cost, created_at, starts_at, ends_at)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])";
 
-const BY_ID: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
-FROM reservations WHERE id = $1";
+const BY_ID: &str = sql!("SELECT {reservation_columns} FROM reservations WHERE id = $1");
 
-const LOCK: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
-FROM reservations WHERE id = $1 FOR UPDATE";
+const LOCK: &str = sql!("SELECT {reservation_columns} FROM reservations WHERE id = $1 FOR UPDATE");
 
 const CANCEL: &str = "UPDATE reservations SET cancelled_at = $2 WHERE id = $1";
 
-pub(crate) const LIST: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
-FROM reservations
-WHERE group_id = $1 AND ends_at >= $2 AND (ends_at, id) < ($3, $4) ORDER BY ends_at DESC, id DESC LIMIT $5";
+pub(crate) const LIST: &str = sql!(
+    "SELECT {reservation_columns} FROM reservations
+WHERE group_id = $1 AND ends_at >= $2 AND (ends_at, id) < ($3, $4) ORDER BY ends_at DESC, id DESC LIMIT $5"
+);
 
-pub(crate) const AFTER: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
-FROM reservations
-WHERE group_id = $1 AND (ends_at, id) > ($2, $3) AND ends_at < $4 AND cancelled_at IS NULL ORDER BY ends_at, id LIMIT $5";
+pub(crate) const AFTER: &str = sql!("SELECT {reservation_columns} FROM reservations
+WHERE group_id = $1 AND (ends_at, id) > ($2, $3) AND ends_at < $4 AND cancelled_at IS NULL ORDER BY ends_at, id LIMIT $5");
 
 pub(crate) const HAS_RESERVED: &str = "
 SELECT EXISTS (SELECT 1 FROM reservations WHERE group_id = $1 AND ends_at >= $2)
@@ -113,6 +112,13 @@ impl Reservations for PostgresStore {
         self.read(query, rows::reservation).await
     }
 
+    async fn prune_reservations(&self, before: Timestamp) -> StoreResult<u64> {
+        self.edit(|connection| change(prune(connection, ReservationId::new(before, 0)))).await
+    }
+}
+
+#[async_trait]
+impl ReservedSlots for PostgresStore {
     async fn has_reserved(&self, group: LimitGroupId, since: Timestamp) -> StoreResult<bool> {
         let query = sqlx::query(HAS_RESERVED).bind(uuid(group.as_bytes())).bind(since.as_nanos());
         Ok(self.read(query, |row| row.flag(0)).await?.contains(&true))
@@ -130,10 +136,6 @@ impl Reservations for PostgresStore {
             .bind(limit.bucket().as_nanos() as i64)
             .bind(limit.is_in_costs());
         Ok(rows::sent_counts(self.read(query, |row| Ok((row.int(0)?, row.optional_int(1)?))).await?))
-    }
-
-    async fn prune_reservations(&self, before: Timestamp) -> StoreResult<u64> {
-        self.edit(|connection| change(prune(connection, ReservationId::new(before, 0)))).await
     }
 }
 

@@ -39,10 +39,10 @@ pub(crate) const SEALED: i64 = 29;
 pub(crate) const WITHOUT_HEADS: i64 = 42;
 
 pub(crate) const MIGRATIONS: Migrations = Migrations(&[
-    Migration { version: 1, description: "initial", sql: INITIAL },
+    migration(1, "initial", INITIAL),
     migration(2, "attempt details", include_str!("../../../migrations/postgres/0002_attempt_details.sql")),
     migration(3, "activity", include_str!("../../../migrations/postgres/0003_activity.sql")),
-    Migration { version: 4, description: "counters and traffic", sql: COUNTERS },
+    migration(4, "counters and traffic", COUNTERS),
     migration(5, "process profiles", include_str!("../../../migrations/postgres/0005_process_profiles.sql")),
     migration(6, "operational events", include_str!("../../../migrations/postgres/0006_operational_events.sql")),
     migration(7, "installation", include_str!("../../../migrations/postgres/0007_installation.sql")),
@@ -57,26 +57,14 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(28, "shedding", include_str!("../../../migrations/postgres/0028_shedding.sql")),
     migration(29, "sealing keys", include_str!("../../../migrations/postgres/0029_sealing_keys.sql")),
     migration(31, "egress", include_str!("../../../migrations/postgres/0031_egress.sql")),
-    Migration {
-        version: 33,
-        description: "filters",
-        sql: include_str!("../../../migrations/postgres/0033_filters.sql"),
-    },
-    Migration {
-        version: 34,
-        description: "adaptive",
-        sql: include_str!("../../../migrations/postgres/0034_adaptive.sql"),
-    },
-    Migration {
-        version: 35,
-        description: "event types",
-        sql: include_str!("../../../migrations/postgres/0035_event_types.sql"),
-    },
+    migration(33, "filters", include_str!("../../../migrations/postgres/0033_filters.sql")),
+    migration(34, "adaptive", include_str!("../../../migrations/postgres/0034_adaptive.sql")),
+    migration(35, "event types", include_str!("../../../migrations/postgres/0035_event_types.sql")),
     migration(36, "limit groups", include_str!("../../../migrations/postgres/0036_limit_groups.sql")),
     migration(38, "costs", include_str!("../../../migrations/postgres/0038_costs.sql")),
     migration(39, "throttled", include_str!("../../../migrations/postgres/0039_throttled.sql")),
     migration(40, "reservations", include_str!("../../../migrations/postgres/0040_reservations.sql")),
-    Migration { version: 41, description: "limit keys", sql: LIMIT_KEYS },
+    migration(41, "limit keys", LIMIT_KEYS),
     migration(42, "body heads", include_str!("../../../migrations/postgres/0042_body_heads.sql")),
 ]);
 
@@ -143,8 +131,8 @@ mod tests {
         limit::MinInterval,
     };
     use weir_store::{
-        ActivityLog as _, ApiKeys as _, Counters as _, Destinations as _, EventFilter, History as _, Ingest as _,
-        NewEvent, Outbox as _, Processes as _, StateCounts,
+        ActivityLog as _, ApiKeys as _, ClaimRequest, Counters as _, Destinations as _, EventFilter, History as _,
+        Ingest as _, Lists as _, NewEvent, Outbox as _, Processes as _, StateCounts, conformance,
     };
 
     use super::*;
@@ -387,13 +375,8 @@ mod tests {
         let again = NewEvent::new(event.clone(), None, 7);
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));
-        let request = weir_store::ClaimRequest {
-            flow: weir_store::ClaimedFlow::All,
-            destination_id: destination.id,
-            limit: 9,
-            expires_at: Timestamp::MAX,
-            durable: false,
-        };
+        let request =
+            ClaimRequest { destination_id: destination.id, expires_at: Timestamp::MAX, ..conformance::request(1, 9) };
         let claimed = store.claim(vec![request], now).await.unwrap().remove(0).deliveries;
         assert_eq!(
             claimed.iter().map(|claimed| claimed.claim.delivery_id).collect::<Vec<_>>(),

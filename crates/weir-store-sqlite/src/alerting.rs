@@ -11,9 +11,9 @@ use weir_core::{
     alert::{AlertPolicy, AlertRecord},
 };
 use weir_store::{
-    Alerting, Condition, INSTALLATION, StoreResult, all_waiting,
-    rows::{self, Row as _},
-    waiting_and_undelivered,
+    Alerting, Condition, INSTALLATION, StoreResult,
+    rows::{self, ALL_WAITING, Row as _},
+    sql,
 };
 
 use crate::{
@@ -41,48 +41,45 @@ WHERE version = excluded.version - 1";
 /// Each destination with a backlog or dead letters: its live backlog, when the oldest delivery of that was created, when
 /// the last waiting delivery expires, and its dead letters. Reads counters, and a bounded part of each backlog: see
 /// `Condition`. Deliveries of replays are left out, because an operator asked for them.
-pub(crate) const BACKLOGS: &str = concat!(
-    "WITH counted AS MATERIALIZED (",
-    waiting_and_undelivered!(),
-    "), of_each (deliveries) AS MATERIALIZED (
-        SELECT 1 + 1000 / (1 + count(*)) FROM counted WHERE waiting > 0
-    )
-    SELECT destination_id,
-        -- Without replays, all that waits is live. With more than 10,000 of them, the live ones are counted.
-        coalesce(
-            waiting - nullif((SELECT count(*) FROM (
-                SELECT 1 FROM deliveries INDEXED BY deliveries_due
-                WHERE destination_id = c.destination_id AND is_replay = 1 AND state IN (0, 2) LIMIT 10000)), 10000),
-            nullif((SELECT count(*) FROM (
-                SELECT 1 FROM deliveries INDEXED BY deliveries_due
-                WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN (0, 2) LIMIT 10000)), 10000),
-            waiting - 10000
-        ),
-        (SELECT min(created_at) FROM deliveries WHERE is_replay = 0 AND id IN (
-            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
-                WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN (0, 2)
-                ORDER BY next_attempt_at, id LIMIT 1)
-            UNION ALL
-            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_retrying
-                WHERE destination_id = c.destination_id AND state = 2 ORDER BY id LIMIT (SELECT deliveries FROM of_each))
-        )),
-        CASE WHEN EXISTS (
-            SELECT 1 FROM deliveries INDEXED BY deliveries_expiring WHERE expires_at IS NOT NULL AND state IN (0, 2)
-        ) THEN (SELECT max(created_at) + max(expires_at - created_at) FROM deliveries WHERE state IN (0, 2) AND id IN (
-            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_of_destination
-                WHERE destination_id = c.destination_id ORDER BY id DESC LIMIT (SELECT deliveries FROM of_each))
-            UNION ALL
-            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
-                WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN (0, 2)
-                ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
-            UNION ALL
-            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
-                WHERE destination_id = c.destination_id AND is_replay = 1 AND state IN (0, 2)
-                ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
-        )) END,
-        undelivered
-    FROM counted c WHERE waiting > 0 OR undelivered > 0"
-);
+pub(crate) const BACKLOGS: &str = sql! {"
+WITH counted AS MATERIALIZED ({waiting_and_undelivered}), of_each (deliveries) AS MATERIALIZED (
+    SELECT 1 + 1000 / (1 + count(*)) FROM counted WHERE waiting > 0
+)
+SELECT destination_id,
+    -- Without replays, all that waits is live. With more than 10,000 of them, the live ones are counted.
+    coalesce(
+        waiting - nullif((SELECT count(*) FROM (
+            SELECT 1 FROM deliveries INDEXED BY deliveries_due
+            WHERE destination_id = c.destination_id AND is_replay = 1 AND state IN ({waiting}) LIMIT 10000)), 10000),
+        nullif((SELECT count(*) FROM (
+            SELECT 1 FROM deliveries INDEXED BY deliveries_due
+            WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN ({waiting}) LIMIT 10000)), 10000),
+        waiting - 10000
+    ),
+    (SELECT min(created_at) FROM deliveries WHERE is_replay = 0 AND id IN (
+        SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
+            WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN ({waiting})
+            ORDER BY next_attempt_at, id LIMIT 1)
+        UNION ALL
+        SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_retrying
+            WHERE destination_id = c.destination_id AND state = {retrying} ORDER BY id LIMIT (SELECT deliveries FROM of_each))
+    )),
+    CASE WHEN EXISTS (
+        SELECT 1 FROM deliveries INDEXED BY deliveries_expiring WHERE expires_at IS NOT NULL AND state IN ({waiting})
+    ) THEN (SELECT max(created_at) + max(expires_at - created_at) FROM deliveries WHERE state IN ({waiting}) AND id IN (
+        SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_of_destination
+            WHERE destination_id = c.destination_id ORDER BY id DESC LIMIT (SELECT deliveries FROM of_each))
+        UNION ALL
+        SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
+            WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN ({waiting})
+            ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
+        UNION ALL
+        SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
+            WHERE destination_id = c.destination_id AND is_replay = 1 AND state IN ({waiting})
+            ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
+    )) END,
+    undelivered
+FROM counted c WHERE waiting > 0 OR undelivered > 0"};
 
 #[async_trait]
 impl Alerting for SqliteStore {
@@ -124,7 +121,7 @@ impl Alerting for SqliteStore {
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
-        Ok(self.read_all(all_waiting!(), |row| row.count(0)).await?.pop().unwrap_or_default())
+        Ok(self.read_all(ALL_WAITING, |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
     async fn record_alerts(&self, id: DestinationId, version: u64, record: AlertRecord) -> StoreResult<bool> {

@@ -3,8 +3,8 @@
 //! A checkpoint within a commit, with its two fsyncs, would block every claim and ingest for many milliseconds. So a
 //! separate thread copies nearly all of the log while the writer runs; a passive checkpoint neither waits nor blocks.
 //! The thread repeats the copy for the pages written meanwhile, which are fewer each time. The writer copies the last
-//! pages itself between two groups. Only then is the log copied to its end, so that the next commit starts it from the
-//! beginning.
+//! pages itself, between two commit batches. Only then is the whole log copied, so that the next commit can write the log
+//! from its beginning again.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 

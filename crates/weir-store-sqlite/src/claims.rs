@@ -107,9 +107,9 @@ impl DueDelivery {
 }
 
 impl SqliteStore {
-    /// Which requests the writer need not see: those for deliveries without a limit key where none waits. A reader finds
-    /// out. To look through a backlog takes 30 ms, in which the writer could commit claims and events, and the sweep asks
-    /// for it every few seconds. A delivery that is stored meanwhile wakes its flow itself.
+    /// For each request, whether the writer can skip it: it asks for deliveries without a limit key, and none waits. A
+    /// reader finds that out, because a look through a backlog takes up to 30 ms, which the writer needs for claims and
+    /// events, and the sweep makes such requests every few seconds. A delivery that is stored meanwhile wakes its flow.
     pub(crate) async fn idle_requests(&self, requests: &[ClaimRequest], is_replay: bool) -> Result<Vec<bool>> {
         let mut idle = Vec::new();
         for (index, request) in requests.iter().enumerate() {

@@ -184,7 +184,7 @@ pub(crate) mod tests {
         event::{DeliveryOptions, Event, EventBody},
     };
 
-    use weir_store::{DestinationLimits, Matches, NewEvent};
+    use weir_store::{DestinationLimits, Matches, NewEvent, conformance::request};
 
     use super::*;
 
@@ -193,14 +193,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn claiming(durable: bool) -> Operation {
-        let destination_id = DestinationId::new(Timestamp::MIN, 1);
-        let request = ClaimRequest {
-            flow: weir_store::ClaimedFlow::All,
-            destination_id,
-            limit: 1,
-            expires_at: Timestamp::MAX,
-            durable,
-        };
+        let request = ClaimRequest { durable, ..request(1, 1) };
         Operation::Claim(pending((vec![request], Timestamp::MIN)))
     }
 

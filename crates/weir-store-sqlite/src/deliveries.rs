@@ -1,4 +1,4 @@
-//! Lists of deliveries: the index that a page reads, and how far it reads, as [`weir_store::History::list_deliveries`]
+//! Lists of deliveries: the index that a page reads, and how far it reads, as [`weir_store::Lists::list_deliveries`]
 //! says.
 
 use async_trait::async_trait;

@@ -11,8 +11,7 @@ use weir_core::{
     limit_key::is_of_key,
 };
 use weir_store::{
-    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
-    ListOrder, ListStatements as _, Page, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
+    DeliveryDetail, EventFilter, History, ListOrder, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
     SendsRequest, StoreResult, delivery_ids_of, event_columns, first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, Row as _},
 };
@@ -42,10 +41,6 @@ impl History for SqliteStore {
         self.read(sql, values, rows::delivery).await
     }
 
-    async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
-        self.page_of_events(filter, page).await
-    }
-
     async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>> {
         let mut values = Values::default();
         values.int(most.into());
@@ -59,22 +54,6 @@ impl History for SqliteStore {
         let sql = format!("SELECT {ATTEMPT_COLUMNS} FROM attempts WHERE delivery_id = ? ORDER BY number");
         let attempts = self.read(sql, Values::id(id.as_bytes()), |row| rows::attempt(row, &self.keyring)).await?;
         Ok(Some(DeliveryDetail { delivery, attempts }))
-    }
-
-    async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
-        self.page_of_deliveries(filter, page).await
-    }
-
-    async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.count_of_deliveries(filter, EXAMINED_AT_MOST).await
-    }
-
-    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.count_of_deliveries(filter, DISCARDS_COUNTED).await
-    }
-
-    async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
-        self.groups_of_failures(filter).await
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {

@@ -9,7 +9,8 @@ use rusqlite::Connection;
 use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp, access::TenantScope};
 use weir_store::{
     DeliveryFilter, ErrorFilter, EventFilter, ListOrder, PageRequest, Purge, ReplayFilter, SCANNED_AT_MOST, Scan,
-    all_waiting, conformance::begun, rows::Row as _,
+    conformance::begun,
+    rows::{ALL_WAITING, Row as _},
 };
 
 use crate::{
@@ -425,7 +426,7 @@ fn steps_of_conditions(deliveries: u32) -> i32 {
 #[test]
 fn the_conditions_of_destinations_cost_the_same_with_a_backlog_twice_as_long() {
     assert_eq!(steps_of_conditions(11_000), steps_of_conditions(22_000));
-    assert!(!plan(&database(), all_waiting!()).contains("deliveries"));
+    assert!(!plan(&database(), ALL_WAITING).contains("deliveries"));
 }
 
 #[test]

@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{LimitGroupId, ReservationId, Timestamp, limit::RateLimit, reservation::Reservation};
 use weir_store::{
-    Cancelled, Page, PageRequest, Reservations, SentCounts, StoreResult, reservations_below,
+    Cancelled, Page, PageRequest, Reservations, ReservedSlots, SentCounts, StoreResult, reservations_below,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -20,18 +21,19 @@ static INSERT: Batch = Batch::new(
     ") WHERE column1 IS NOT NULL",
 );
 
-const BY_ID: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
-FROM reservations WHERE id = ?";
+const BY_ID: &str = sql!("SELECT {reservation_columns} FROM reservations WHERE id = ?");
 
 const CANCEL: &str = "UPDATE reservations SET cancelled_at = ? WHERE id = ?";
 
-pub(crate) const LIST: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
-FROM reservations INDEXED BY reservations_of_group
-WHERE group_id = ? AND ends_at >= ? AND (ends_at, id) < (?, ?) ORDER BY ends_at DESC, id DESC LIMIT +?";
+pub(crate) const LIST: &str = sql!(
+    "SELECT {reservation_columns} FROM reservations INDEXED BY reservations_of_group
+WHERE group_id = ? AND ends_at >= ? AND (ends_at, id) < (?, ?) ORDER BY ends_at DESC, id DESC LIMIT +?"
+);
 
-pub(crate) const AFTER: &str = "SELECT id, group_id, cost, created_at, starts_at, ends_at, cancelled_at
-FROM reservations INDEXED BY reservations_of_group
-WHERE group_id = ? AND (ends_at, id) > (?, ?) AND ends_at < ? AND cancelled_at IS NULL ORDER BY ends_at, id LIMIT +?";
+pub(crate) const AFTER: &str = sql!(
+    "SELECT {reservation_columns} FROM reservations INDEXED BY reservations_of_group
+WHERE group_id = ? AND (ends_at, id) > (?, ?) AND ends_at < ? AND cancelled_at IS NULL ORDER BY ends_at, id LIMIT +?"
+);
 
 pub(crate) const HAS_RESERVED: &str = "
 SELECT EXISTS (SELECT 1 FROM reservations INDEXED BY reservations_of_group WHERE group_id = ?1 AND ends_at >= ?2)
@@ -126,6 +128,19 @@ impl Reservations for SqliteStore {
         Ok(fetch(&self.readers, AFTER, values, rows::reservation).await?)
     }
 
+    async fn prune_reservations(&self, before: Timestamp) -> StoreResult<u64> {
+        let first_kept = ReservationId::new(before, 0);
+        self.edit(Durable::No, move |transaction| {
+            let mut values = Values::id(first_kept.as_bytes());
+            values.int(STEP);
+            execute(transaction.connection, PRUNE, &values)
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl ReservedSlots for SqliteStore {
     async fn has_reserved(&self, group: LimitGroupId, since: Timestamp) -> StoreResult<bool> {
         let mut values = Values::id(group.as_bytes());
         values.int(since.as_nanos());
@@ -143,15 +158,5 @@ impl Reservations for SqliteStore {
         values.int(since.as_nanos()).int(limit.bucket().as_nanos() as i64).int(limit.is_in_costs().into());
         let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
         Ok(rows::sent_counts(fetch(&self.readers, COUNTS, values, read).await?))
-    }
-
-    async fn prune_reservations(&self, before: Timestamp) -> StoreResult<u64> {
-        let first_kept = ReservationId::new(before, 0);
-        self.edit(Durable::No, move |transaction| {
-            let mut values = Values::id(first_kept.as_bytes());
-            values.int(STEP);
-            execute(transaction.connection, PRUNE, &values)
-        })
-        .await
     }
 }

@@ -94,8 +94,9 @@ impl Condition {
 }
 
 impl Condition {
-    /// The time until the backlog is sent, at the destination's limit for deliveries of this mean cost, its pace or what its
-    /// group leaves it. `None`: without all of them, or for a member of a group of which nothing is known.
+    /// The time until the backlog is sent. The rate is the lowest of three: the destination's limits for deliveries of this
+    /// mean cost, its adaptive pace, and its share of its limit group. `None` if there is none of these, or if the share
+    /// of a member is not known.
     pub fn drains_in(
         &self,
         destination: &Destination,

@@ -40,6 +40,7 @@ mod replays;
 mod reservations;
 mod results;
 mod rows;
+mod stops;
 mod timing;
 mod traces;
 mod traffic;
@@ -69,7 +70,7 @@ pub use self::{
     destinations::*, discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, found_keys::*,
     group_alerts::*, history::*, ingest::*, keyed_creations::*, limit_groups::*, limit_key_reads::*, limit_keys::*,
     lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, paces::*, processes::*,
-    prune::*, purge::*, recovery::*, replays::*, reservations::*, results::*, rows::*, timing::*, traces::*,
+    prune::*, purge::*, recovery::*, replays::*, reservations::*, results::*, rows::*, stops::*, timing::*, traces::*,
     traffic::*,
 };
 use crate::{

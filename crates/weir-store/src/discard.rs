@@ -5,7 +5,7 @@
 
 use weir_core::{DeliveryId, DeliveryState, Timestamp, activity::Activity};
 
-use crate::{DeliveryFilter, History, ListOrder, PageRequest, Results, StoreResult};
+use crate::{DeliveryFilter, ListOrder, Lists, PageRequest, Results, StoreResult};
 
 /// The states of a dead letter.
 pub const DISCARDABLE: [DeliveryState; 2] = [DeliveryState::Failed, DeliveryState::Dead];
@@ -16,7 +16,7 @@ pub const DISCARDS_COUNTED: u32 = 1_000_000;
 
 /// Discards the dead letters that match, in the states that the filter names. Returns how many. If a step fails, those of
 /// earlier steps stay discarded. All steps share one activity, which counts what they have discarded.
-pub async fn discard<S: History + Results + ?Sized>(
+pub async fn discard<S: Lists + Results + ?Sized>(
     store: &S,
     filter: DeliveryFilter,
     now: Timestamp,

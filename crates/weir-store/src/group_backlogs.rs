@@ -17,7 +17,9 @@ use weir_core::{
     shares::{Share, Wish},
 };
 
-use crate::{Alerting, Condition, CostWatch, Counters, LimitGroups, Outbox, Reservations, StoreResult, limit_in_costs};
+use crate::{
+    Alerting, Condition, CostWatch, Counters, LimitGroups, Outbox, ReservedSlots, StoreResult, limit_in_costs,
+};
 
 /// A group whose members send at least this share of its limit is used: slots leave out up to 1 % of a window, and a minute
 /// of sends begins and ends with a part of a bucket. The same share of the maximum in flight: between the end of a send and
@@ -95,7 +97,7 @@ pub struct GroupBacklogs {
 impl GroupBacklogs {
     /// Looks at these destinations. A few statements, however many groups there are.
     pub async fn read<'a>(
-        store: &(impl Alerting + Counters + LimitGroups + Outbox + Reservations + ?Sized),
+        store: &(impl Alerting + Counters + LimitGroups + Outbox + ReservedSlots + ?Sized),
         members: impl IntoIterator<Item = GroupMember<'a>>,
         traffic: &'a GroupTraffic,
         costs: &mut CostWatch,

@@ -7,7 +7,7 @@ use weir_core::{
     event::{Event, EventBody},
 };
 
-use crate::{DeliveryFilter, EventFilter, FailureGroups, ListCount, Page, PageRequest, StoreResult, first_id};
+use crate::{StoreResult, first_id};
 
 /// A delivery with its attempts, first to last.
 #[derive(Debug, Clone)]
@@ -134,40 +134,11 @@ pub trait History: Send + Sync {
     /// Every delivery of an event.
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>>;
 
-    /// The events have empty bodies: those of a page may take hundreds of megabytes. [`Self::bodies`] reads them.
-    ///
-    /// A filter by type or tenant is applied to a window of [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) events, with which the page ends. An
-    /// idempotency key is looked up.
-    async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>>;
-
     /// The tenants that have events with an idempotency key, in their order, at most `most`. No index has the keys of all
     /// tenants, so a key is looked up in each of these. One probe of an index for each tenant.
     async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>>;
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>>;
-
-    /// Reads at most [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) deliveries, with any filter ([`DeliveryFilter::parts`]):
-    ///
-    /// - A filter that an index serves in the order of ids is read until the page is full.
-    /// - Other filters are a tenant, an event type, an error, and a state that every delivery passes through. They are
-    ///   applied to a window of [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) rows, so that the cost of a page does not depend on the length of
-    ///   the history. The page ends with its window, and the next page starts there.
-    /// - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
-    ///   anywhere.
-    async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>>;
-
-    /// The number of deliveries that match, among the first [`EXAMINED_AT_MOST`](crate::EXAMINED_AT_MOST) in the order
-    /// of the filter.
-    async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
-
-    /// The number of dead letters that a discard with this filter would settle, at most
-    /// [`DISCARDS_COUNTED`](crate::DISCARDS_COUNTED).
-    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
-
-    /// The deliveries that match, grouped by destination, state and error. Examines at most
-    /// [`EXAMINED_AT_MOST`](crate::EXAMINED_AT_MOST) deliveries, the same number of each state. Only for states with an
-    /// index: those of deliveries that ended undelivered.
-    async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups>;
 
     /// A page of the recorded send starts of a destination or a flow, earliest first. A page with fewer rows than its limit is
     /// the last.

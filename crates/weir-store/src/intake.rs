@@ -25,7 +25,7 @@ use std::{
 };
 
 use weir_core::{
-    DeliveryId, Destination, DestinationId, LimitKey, Timestamp,
+    DeliveryId, Destination, DestinationId, LimitKey, RateLimit, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::Event,
     filter::Filter,
@@ -101,6 +101,9 @@ pub struct Intake<'e> {
     /// How many filters and limit keys of this commit batch were evaluated here.
     late: usize,
 }
+
+/// The destinations that take an event. `None`: it was deleted meanwhile.
+type Takers = Vec<(DestinationId, Option<Arc<Destination>>)>;
 
 /// The most filters and limit keys that are evaluated while all producers wait. They were set while the event was on its way
 /// here.
@@ -189,85 +192,87 @@ impl<'e> Intake<'e> {
     /// filters and limit keys were not evaluated before, or a limit group that matters was not read.
     fn accept(
         &mut self,
-        NewEvent { event, destinations, random, verdicts, .. }: &'e NewEvent,
+        new: &'e NewEvent,
         directory: &mut impl Directory,
         most: usize,
         epoch: i64,
         fast_path_batch: &mut FastPathBatch,
     ) -> Option<IngestResult> {
+        let NewEvent { event, destinations, verdicts, .. } = new;
         // A named destination that does not exist, or too many, refuse the event before anything of it is kept.
         let fan_out = match fan_out(event, destinations.as_deref(), directory) {
             Ok(fan_out) => fan_out,
             Err(refusal) => return Some(Err(refusal)),
         };
-        let mut found: Vec<_> = fan_out.iter().map(|&id| (id, directory.find(&event.tenant, id))).collect();
-        let mut filtered = 0;
+        let mut takers: Vec<_> = fan_out.iter().map(|&id| (id, directory.find(&event.tenant, id))).collect();
         if destinations.is_none() {
-            let filters = || found.iter().filter_map(|(_, found)| found.as_ref()?.settings.filter.as_ref());
-            let mut seen = HashSet::new();
-            let is_late = |filter: &&Arc<Filter>| verdicts.of(filter).is_none() && seen.insert(filter.fingerprint());
-            let late: Vec<_> = filters().filter(is_late).cloned().collect();
-            self.late += late.len();
-            if self.late > MOST_LATE {
-                return None;
-            }
-            verdicts.judge_late(event, &late, &[]);
-            let takes = |found: &Option<Arc<Destination>>| {
-                let filter = found.as_ref().and_then(|found| found.settings.filter.as_ref());
-                filter.is_none_or(|filter| verdicts.of(filter) == Some(true))
-            };
-            found.retain(|(_, found)| takes(found));
-            filtered = fan_out.len() - found.len();
+            self.filter(event, &mut takers, verdicts)?;
         }
         if event.options.limit_key.is_none() {
-            let mut late = key_limits(found.iter().filter_map(|(_, found)| found.as_ref()));
-            late.retain(|of| verdicts.key(&of.pointer).is_none());
-            self.late += late.len();
-            if self.late > MOST_LATE {
-                return None;
-            }
-            verdicts.judge_late(event, &[], &late);
+            self.find_keys(event, &takers, verdicts)?;
         }
-        let too_low = |found: &Arc<Destination>| {
-            let limits = found.temporary.limits(&found.settings.rate_limits, event.created_at);
-            let of_key = || {
-                let key = limit_key(event, found, verdicts)?;
-                let limits = found.settings.key_limits.as_ref()?.of(&key).rate_limits;
-                limits.too_low_for(event.cost()).copied()
-            };
-            limits.too_low_for(event.cost()).copied().or_else(of_key)
-        };
-        let too_dear = found.iter().find_map(|(id, found)| Some((*id, found.as_ref().and_then(too_low)?)));
-        if let Some((destination_id, limit)) = too_dear {
-            return Some(Err(IngestRefusal::CostAboveLimit { destination_id, limit }));
-        }
-        if event.cost() > 1
-            && let Some(refusal) = above_limit_of_group(event, &found, verdicts)?
-        {
+        if let Some(refusal) = refusal(event, &takers, verdicts, most)? {
             return Some(Err(refusal));
         }
-        if found.len() > most {
-            return Some(Err(IngestRefusal::TooManyDestinations { destinations: found.len(), most }));
-        }
-        if !self.deliveries.is_empty() && self.deliveries.len() + found.len() > MOST_DELIVERIES_OF_COMMIT {
+        if !self.deliveries.is_empty() && self.deliveries.len() + takers.len() > MOST_DELIVERIES_OF_COMMIT {
             return None;
         }
-        let (deliveries, filtered) = (found.len() as u32, filtered as u32);
+        let filtered = (fan_out.len() - takers.len()) as u32;
+        Some(Ok(self.store(new, takers, filtered, epoch, fast_path_batch)))
+    }
+
+    /// Keeps the destinations whose filters match. `None` if too many filters were not evaluated before.
+    fn filter(&mut self, event: &Event, takers: &mut Takers, verdicts: &Verdicts) -> Option<()> {
+        let mut seen = HashSet::new();
+        let is_late = |filter: &&Arc<Filter>| verdicts.of(filter).is_none() && seen.insert(filter.fingerprint());
+        let filters = takers.iter().filter_map(|(_, taker)| filter_of(taker.as_deref()));
+        let late: Vec<_> = filters.filter(is_late).cloned().collect();
+        self.evaluates(late.len())?;
+        verdicts.judge_late(event, &late, &[]);
+        takers.retain(|(_, taker)| filter_of(taker.as_deref()).is_none_or(|filter| verdicts.of(filter) == Some(true)));
+        Some(())
+    }
+
+    /// Finds the limit keys of the event at its destinations. `None` if too many were not looked for before.
+    fn find_keys(&mut self, event: &Event, takers: &Takers, verdicts: &Verdicts) -> Option<()> {
+        let mut late = key_limits(takers.iter().filter_map(|(_, taker)| taker.as_ref()));
+        late.retain(|of| verdicts.key(&of.pointer).is_none());
+        self.evaluates(late.len())?;
+        verdicts.judge_late(event, &[], &late);
+        Some(())
+    }
+
+    /// Counts filters and limit keys that are evaluated here. `None` beyond [`MOST_LATE`].
+    fn evaluates(&mut self, late: usize) -> Option<()> {
+        self.late += late;
+        (self.late <= MOST_LATE).then_some(())
+    }
+
+    /// Adds the event and its deliveries, each sent at once or with a run.
+    fn store(
+        &mut self,
+        NewEvent { event, random, verdicts, .. }: &'e NewEvent,
+        takers: Takers,
+        filtered: u32,
+        epoch: i64,
+        fast_path_batch: &mut FastPathBatch,
+    ) -> Ingested {
+        let deliveries = takers.len() as u32;
         let mut wake = Vec::new();
-        for (index, (destination_id, found)) in found.into_iter().enumerate() {
-            let ordered = found.as_ref().is_some_and(|found| found.settings.order.is_by_key());
+        for (index, (destination_id, taker)) in takers.into_iter().enumerate() {
+            let ordered = taker.as_ref().is_some_and(|taker| taker.settings.order.is_by_key());
             let mut delivery = NewDelivery {
                 id: delivery_id(event, *random, index),
                 event,
                 destination_id,
-                limit_key: found.as_ref().and_then(|found| limit_key(event, found, verdicts)),
+                limit_key: taker.as_ref().and_then(|taker| limit_key(event, taker, verdicts)),
                 claimed_until: None,
                 superseded: false,
                 ordering_key: event.options.ordering_key.as_deref().filter(|_| ordered),
                 follows: false,
             };
             // A paused destination keeps its deliveries: they are not sent at once, and it is not woken.
-            if let Some(awake) = found.filter(|found| !found.settings.paused) {
+            if let Some(awake) = taker.filter(|taker| !taker.settings.paused) {
                 delivery.claimed_until = claim_at_once(&delivery, &awake, epoch, fast_path_batch);
                 // A delivery that waits needs a run of its destination's job.
                 if delivery.claimed_until.is_none() {
@@ -280,7 +285,7 @@ impl<'e> Intake<'e> {
         }
         self.events.push(StoredEvent { event, deliveries, filtered: NonZeroU32::new(filtered) });
         let event = Event { filtered, ..event.clone() };
-        Some(Ok(Ingested { event, deliveries, duplicate: false, wake }))
+        Ingested { event, deliveries, duplicate: false, wake }
     }
 
     /// Adds a delivery. Of several deliveries in this commit batch with the same coalesce key, the last one supersedes
@@ -332,22 +337,43 @@ fn claim_at_once(
     })
 }
 
-/// The refusal of an event whose cost is above a limit of the group of a destination that takes it. `None`: the destination
-/// joined the group while the event was on its way here, so that the group was not read.
-fn above_limit_of_group(
-    event: &Event,
-    takes: &[(DestinationId, Option<Arc<Destination>>)],
-    verdicts: &Verdicts,
-) -> Option<Option<IngestRefusal>> {
-    for (destination_id, found) in takes {
-        let Some(id) = found.as_ref().and_then(|found| found.settings.limit_group) else { continue };
-        let Some(group) = verdicts.group(id)? else { continue };
-        if let Some(&limit) = group.at(event.created_at).rate_limits.too_low_for(event.cost()) {
-            let destination_id = *destination_id;
-            return Some(Some(IngestRefusal::CostAboveGroupLimit { destination_id, group: Arc::clone(&group), limit }));
+fn filter_of(taker: Option<&Destination>) -> Option<&Arc<Filter>> {
+    taker?.settings.filter.as_ref()
+}
+
+/// Why the event is refused, if it is. `None`: a destination joined a limit group while the event was on its way here, so
+/// that the group was not read.
+fn refusal(event: &Event, takers: &Takers, verdicts: &Verdicts, most: usize) -> Option<Option<IngestRefusal>> {
+    let above_own = takers.iter().find_map(|(destination_id, taker)| {
+        let limit = above_limit(event, taker.as_ref()?, verdicts)?;
+        Some(IngestRefusal::CostAboveLimit { destination_id: *destination_id, limit })
+    });
+    if above_own.is_some() {
+        return Some(above_own);
+    }
+    if event.cost() > 1 {
+        for (destination_id, taker) in takers {
+            let Some(id) = taker.as_ref().and_then(|taker| taker.settings.limit_group) else { continue };
+            let Some(group) = verdicts.group(id)? else { continue };
+            if let Some(&limit) = group.at(event.created_at).rate_limits.too_low_for(event.cost()) {
+                let (destination_id, group) = (*destination_id, Arc::clone(&group));
+                return Some(Some(IngestRefusal::CostAboveGroupLimit { destination_id, group, limit }));
+            }
         }
     }
-    Some(None)
+    Some((takers.len() > most).then(|| IngestRefusal::TooManyDestinations { destinations: takers.len(), most }))
+}
+
+/// The limit of the destination, or of the event's limit key there, that a single send of the event exceeds.
+fn above_limit(event: &Event, destination: &Destination, verdicts: &Verdicts) -> Option<RateLimit> {
+    let settings = &destination.settings;
+    let limits = destination.temporary.limits(&settings.rate_limits, event.created_at);
+    let of_key = || {
+        let key = limit_key(event, destination, verdicts)?;
+        let limits = settings.key_limits.as_ref()?.of(&key).rate_limits;
+        limits.too_low_for(event.cost()).copied()
+    };
+    limits.too_low_for(event.cost()).copied().or_else(of_key)
 }
 
 /// The limit key of an event at a destination that has some.

@@ -13,7 +13,7 @@
 //! - [`rows`] reads and writes rows.
 //! - [`schema`] says which schemas a program may use.
 //! - [`sealing`] rotates the keys of sealed rows.
-//! - [`ListStatements`] puts lists, counts and groups of failures together.
+//! - [`Lists`] puts lists, counts and groups of failures together, by the [`ListStatements`] of a store.
 //! - [`RollUp`] and [`ExpiringTable`] decide which old rows of traffic are added up or deleted next.
 //! - [`TenantDestinations`] says which destinations take an event.
 //! - [`PurgeScan`] and [`OpenReplay`] say what the next step of a purge and of a replay does.
@@ -113,7 +113,7 @@ pub use limit_groups::{
     tenant_code,
 };
 pub use limit_keys::{FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, KeyCounts, LimitKeys};
-pub use list_statements::ListStatements;
+pub use list_statements::{ListStatements, Lists};
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{
@@ -133,7 +133,7 @@ pub use replays::{
     ReplaySteps, ReplayTask, Replays,
 };
 pub use replica::{replica_answers, with_replica};
-pub use reservations::{Cancelled, Reservations, reservations_before, reservations_below};
+pub use reservations::{Cancelled, Reservations, ReservedSlots, reservations_before, reservations_below};
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use shedding::Shedding;
 pub use traffic::{
@@ -156,7 +156,7 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + LimitGroups + LimitKeys + Outbox + Paces + ReplaySteps + Reservations;
+    RunStore: Destinations + LimitGroups + LimitKeys + Outbox + Paces + ReplaySteps + ReservedSlots;
     /// For the sweep.
     SweepStore: LimitKeys + MessageGroups + Outbox;
     /// For attempts and their results.
@@ -172,13 +172,13 @@ bundles! {
     /// For the gauge of dead letters.
     DeadLetterStore: Counters + TrafficLog;
     /// For the dead letters of deleted destinations.
-    AbandonedStore: Counters + Destinations + History + Results;
+    AbandonedStore: Counters + Destinations + Lists + Results;
     /// For alerts.
     AlertStore: Alerting + Counters + Destinations + Ingest + LimitGroups + LimitKeys + Outbox + Paces + RefusalStore
-        + Reservations;
+        + ReservedSlots;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
-        + DeadLetterStore + ApiKeys + Counters + EventTypes + LimitGroupEdits + Replays + Shedding;
+        + DeadLetterStore + ApiKeys + Counters + EventTypes + LimitGroupEdits + Lists + Replays + Shedding;
 }
 
 /// A store, shared.

@@ -1,17 +1,48 @@
 //! How both stores read lists of deliveries and events, counts, and groups of failures.
 //!
-//! A store has only the statements, which differ in their dialect and in how they choose an index. This trait runs them
+//! A store has only the statements, which differ in their dialect and in how they choose an index. [`Lists`] runs them
 //! part by part ([`DeliveryFilter::parts`]) and puts the rows together, so that both stores give the same answers.
 
 use async_trait::async_trait;
 use weir_core::{DestinationId, delivery::Delivery, event::Event};
 
 use crate::{
-    DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailedDelivery, FailureGroups, ListCount, ListPart, Page,
-    PageRequest, Scan, StoreResult,
+    DISCARDS_COUNTED, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailedDelivery, FailureGroups, ListCount,
+    ListPart, Page, PageRequest, Scan, StoreResult,
 };
 
-/// The statements of the lists of one store, and the lists that are read with them.
+/// Lists of deliveries and events, counts, and groups of failures. Every store with [`ListStatements`] has them.
+#[async_trait]
+pub trait Lists: Send + Sync {
+    /// The events have empty bodies: those of a page may take hundreds of megabytes.
+    /// [`History::bodies`](crate::History::bodies) reads them.
+    ///
+    /// A filter by type or tenant is applied to a window of [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) events, with which
+    /// the page ends. An idempotency key is looked up.
+    async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>>;
+
+    /// Reads at most [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) deliveries, with any filter ([`DeliveryFilter::parts`]):
+    ///
+    /// - A filter that an index serves in the order of ids is read until the page is full.
+    /// - Other filters are a tenant, an event type, an error, and a state that every delivery passes through. They are
+    ///   applied to a window of [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) rows, so that the cost of a page does not
+    ///   depend on the length of the history. The page ends with its window, and the next page starts there.
+    /// - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
+    ///   anywhere.
+    async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>>;
+
+    /// The number of deliveries that match, among the first [`EXAMINED_AT_MOST`] in the order of the filter.
+    async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
+
+    /// The number of dead letters that a discard with this filter would settle, at most [`DISCARDS_COUNTED`].
+    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
+
+    /// The deliveries that match, grouped by destination, state and error. Examines at most [`EXAMINED_AT_MOST`]
+    /// deliveries, the same number of each state. Only for states with an index: those of deliveries that ended undelivered.
+    async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups>;
+}
+
+/// The statements of the lists of one store.
 #[async_trait]
 pub trait ListStatements: Sync {
     /// Whether at most [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) deliveries wait: at one destination, or at all of
@@ -62,9 +93,11 @@ pub trait ListStatements: Sync {
         page: PageRequest,
         window_end: Option<[u8; 16]>,
     ) -> StoreResult<Vec<Event>>;
+}
 
-    /// [`History::list_deliveries`](crate::History::list_deliveries).
-    async fn page_of_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
+#[async_trait]
+impl<S: ListStatements + Send> Lists for S {
+    async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
         let mut pages = Vec::new();
         for part in parts(self, filter).await? {
             // Find the end of the window first: the page reads no further, however few rows match.
@@ -81,22 +114,15 @@ pub trait ListStatements: Sync {
         Ok(Page::merged(pages, page, filter.order, |delivery| *delivery.id.as_bytes()))
     }
 
-    /// [`History::count_deliveries`](crate::History::count_deliveries), with at most `most` examined.
-    async fn count_of_deliveries(&self, filter: &DeliveryFilter, most: u32) -> StoreResult<ListCount> {
-        let mut count = ListCount::default();
-        let mut left = u64::from(most);
-        for part in parts(self, filter).await? {
-            let counted = self.count_of_part(filter, &part, left).await?;
-            match count.add(left, counted) {
-                Some(remaining) => left = remaining,
-                None => break,
-            }
-        }
-        Ok(count)
+    async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+        count_of(self, filter, EXAMINED_AT_MOST).await
     }
 
-    /// [`History::group_failures`](crate::History::group_failures).
-    async fn groups_of_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
+    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+        count_of(self, filter, DISCARDS_COUNTED).await
+    }
+
+    async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
         let parts = parts(self, filter).await?;
         let limit = EXAMINED_AT_MOST as usize / parts.len().max(1);
         let (mut examined, mut capped) = (Vec::new(), false);
@@ -110,8 +136,7 @@ pub trait ListStatements: Sync {
         Ok(FailureGroups::of(examined, capped))
     }
 
-    /// [`History::list_events`](crate::History::list_events).
-    async fn page_of_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
+    async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
         // Of no tenant there is no event.
         if filter.tenants.tenants().is_some_and(|tenants| tenants.is_empty()) {
             return Ok(Page { rows: Vec::new(), next: None });
@@ -127,7 +152,21 @@ pub trait ListStatements: Sync {
 }
 
 /// What the statements of a list read. The size of the backlog matters only for waiting states.
-async fn parts<S: ListStatements + ?Sized>(store: &S, filter: &DeliveryFilter) -> StoreResult<Vec<ListPart>> {
+async fn parts<S: ListStatements>(store: &S, filter: &DeliveryFilter) -> StoreResult<Vec<ListPart>> {
     let is_small = filter.includes_waiting() && store.is_backlog_small(filter.destination_id).await?;
     Ok(filter.parts(is_small))
+}
+
+/// How many deliveries match, with at most `most` examined.
+async fn count_of<S: ListStatements>(store: &S, filter: &DeliveryFilter, most: u32) -> StoreResult<ListCount> {
+    let mut count = ListCount::default();
+    let mut left = u64::from(most);
+    for part in parts(store, filter).await? {
+        let counted = store.count_of_part(filter, &part, left).await?;
+        match count.add(left, counted) {
+            Some(remaining) => left = remaining,
+            None => break,
+        }
+    }
+    Ok(count)
 }

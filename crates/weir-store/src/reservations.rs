@@ -71,6 +71,13 @@ pub trait Reservations: Send + Sync {
         limit: u32,
     ) -> StoreResult<Vec<Reservation>>;
 
+    /// Deletes some reservations that were made before this instant. Returns how many; 0 when none is left.
+    async fn prune_reservations(&self, before: Timestamp) -> StoreResult<u64>;
+}
+
+/// What a limit group has given to callers, for cursors and counts.
+#[async_trait]
+pub trait ReservedSlots: Send + Sync {
     /// Whether the group has given a reservation that ends at `since` or later. Cancelled ones count: the queue may not
     /// have given their slots back. A restored store may not know one, so it answers `true` up to its mark.
     async fn has_reserved(&self, group: LimitGroupId, since: Timestamp) -> StoreResult<bool>;
@@ -79,9 +86,6 @@ pub trait Reservations: Send + Sync {
     /// count.
     async fn reserved_counts(&self, group: LimitGroupId, since: Timestamp, limit: RateLimit)
     -> StoreResult<SentCounts>;
-
-    /// Deletes some reservations that were made before this instant. Returns how many; 0 when none is left.
-    async fn prune_reservations(&self, before: Timestamp) -> StoreResult<u64>;
 }
 
 /// The instant before which reservations are deleted: as attempts of delivered deliveries, but none that a window may

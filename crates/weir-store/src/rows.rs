@@ -16,7 +16,7 @@ mod events;
 mod limit_groups;
 mod paces;
 mod replays;
-mod reservations;
+pub(crate) mod reservations;
 mod temporary;
 pub(crate) mod traffic;
 
@@ -30,7 +30,7 @@ pub use self::{
     activity::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
     api_keys::{API_KEYS, api_key, session_secret, tenants_json},
     codes::{failure_code, interval_code, limits_json, outcome_code, phase_code, state_code},
-    counters::{counted_state, state_counts},
+    counters::{ALL_WAITING, counted_state, state_counts},
     deliveries::{
         ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, attempt, connection_json, cost,
         delivery, error_condition, failed_delivery, in_states, past, response_body, response_headers_json, send,

@@ -2,7 +2,7 @@
 //! ([`state_code`](crate::rows::state_code), [`phase_code`](crate::rows::phase_code)), and [`sql!`](crate::sql) writes
 //! the number where a statement has the name. Statements that differ in a few places are one text with names of their own.
 
-use crate::rows::{counters, traffic};
+use crate::rows::{counters, reservations, traffic};
 
 /// Names with the texts that they stand for. The texts may have names too.
 pub type Names = &'static [(&'static str, &'static str)];
@@ -30,6 +30,8 @@ pub const NAMES: Names = &[
     ("state_columns", counters::STATE_COLUMNS),
     ("summed_states", counters::SUMMED_STATES),
     ("added_states", counters::ADDED_STATES),
+    ("waiting_and_undelivered", counters::WAITING_AND_UNDELIVERED),
+    ("reservation_columns", reservations::RESERVATION_COLUMNS),
     ("traffic_columns", traffic::TRAFFIC_COLUMNS),
     ("summed_traffic", traffic::SUMMED_TRAFFIC),
     ("added_traffic", traffic::ADDED_TRAFFIC),

@@ -1,8 +1,11 @@
-//! One sample: every destination with its figures, and the answers to filters, orders and pages.
+//! One sample: every destination with its figures, and the answers to filters, orders and pages. `readings` is what a
+//! sample reads.
+
+mod readings;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -10,32 +13,18 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use weir_core::{
-    Destination, DestinationId, LimitGroup, LimitGroupId, Timestamp, access::TenantScope, refusing::Refusing,
-    stall::StallReport,
-};
-use weir_queue::{SharedQueue, known_paces};
-use weir_store::{
-    CostWatch, DestinationFilter, KeyWatch, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult,
-    TRAFFIC_BUCKET, limit_in_costs,
-};
+use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, refusing::Refusing, stall::StallReport};
+use weir_queue::SharedQueue;
+use weir_store::{CostWatch, KeyWatch, RefusalWatch, Store, StoreResult};
 
+use self::readings::Readings;
 use super::{
     changes::{self, Change, Known, OpenReplays},
     row::{Row, Standing},
     version,
 };
-use crate::figures::{FAILING, Figures, Measured, Reason, flood_began, is_slow, per_second, share};
+use crate::figures::Reason;
 
-/// How many destinations are read at one time.
-const AT_ONCE: u32 = 1_000;
-/// The time over which arrivals are measured, and the newer part of it, over which sends are. Both are extended to
-/// whole buckets of traffic.
-const ARRIVALS: Duration = Duration::from_secs(60);
-const NEWER: Duration = Duration::from_secs(10);
-/// A sample reads the oldest delivery of every tenth destination again, in turn. So that of each is read within ten samples
-/// even if its counts do not change.
-const TURNS: u64 = 10;
 /// How many changes a sample keeps for viewers that skipped samples: more than people make in some seconds.
 const CHANGES_KEPT: usize = 1_000;
 
@@ -53,7 +42,7 @@ pub(crate) struct Sample {
     /// In the order of [`Order::Trouble`].
     rows: Vec<Row>,
     by_id: HashMap<DestinationId, usize>,
-    /// The places of the rows in the other orders, each sorted when it is first asked for.
+    /// The positions of the rows in the other orders, each sorted when it is first asked for.
     sorted: [OnceLock<Vec<usize>>; Order::SORTED],
     replays: OpenReplays,
     refusals: RefusalWatch,
@@ -91,88 +80,10 @@ impl Sample {
         last: Option<&Self>,
     ) -> StoreResult<Self> {
         let began = Instant::now();
-        let destinations = destinations(store, last).await?;
-        let counts = store.all_counts().await?;
-        // Whole buckets, the last of which has not ended.
-        let (older_from, newer_from) =
-            (now.before(ARRIVALS).floor(TRAFFIC_BUCKET), now.before(NEWER).floor(TRAFFIC_BUCKET));
-        let (all, newer) = (store.recent_traffic(older_from).await?, store.recent_traffic(newer_from).await?);
         let number = last.map_or(0, |last| last.number + 1);
-        let waiting = destinations.iter().filter_map(|destination| {
-            let counts = counts.get(&destination.id).filter(|counts| counts.waiting() > 0)?;
-            Some((destination.id, counts))
-        });
-        let oldest = oldest_waiting(store, waiting, last, number).await?;
+        let readings = Readings::read((store, queue), now, last, number).await?;
         let replays = open_replays(store, last).await?;
-        let mut refusals = last.map(|last| last.refusals.clone()).unwrap_or_default();
-        if refusals.is_due(now) {
-            let refused = refusals.refused();
-            let failed = |id| all.get(&id).map_or(0, |traffic| traffic.sum.failed);
-            let is_suspect = |destination: &&Arc<Destination>| {
-                RefusalWatch::is_suspect(failed(destination.id)) || refused.contains(&destination.id)
-            };
-            let suspects = destinations.iter().filter(is_suspect).cloned().collect();
-            refusals.look(store, suspects, now).await?;
-            refusals.count(store, &all, std::iter::empty(), now).await?;
-        }
-
-        let groups = groups_of(store, &destinations).await?;
-        let mut costs = last.map(|last| last.costs.clone()).unwrap_or_default();
-        let costly = destinations.iter().filter_map(|destination| {
-            counts.get(&destination.id).filter(|counts| counts.waiting() > 0)?;
-            let group = destination.settings.limit_group.and_then(|id| groups.get(&id));
-            Some((destination.id, limit_in_costs(destination, group.map(|group| &**group), now)?))
-        });
-        costs.look(store, costly, now).await?;
-        let mut keys = last.map(|last| last.keys.clone()).unwrap_or_default();
-        let waits = |one: &&Arc<Destination>| counts.get(&one.id).is_some_and(|counts| counts.waiting() > 0);
-        keys.look(store, destinations.iter().filter(waits), now).await?;
-        let mut paces = known_paces(queue, destinations.iter().map(|destination| &**destination)).await;
-
-        // Its members send as unevenly as it does.
-        let is_of_slow_group = |destination: &Destination| {
-            let group = destination.settings.limit_group.and_then(|id| groups.get(&id));
-            group.is_some_and(|group| is_slow(&group.at(now).rate_limits))
-        };
-        let mut measured = |destination: &Arc<Destination>| {
-            let id = destination.id;
-            let traffic = |of: &HashMap<DestinationId, RecentTraffic>| of.get(&id).copied().unwrap_or_default();
-            let (RecentTraffic { sum: all, arriving_since }, newer) = (traffic(&all), traffic(&newer).sum);
-            let older_arrivals = all.arrivals.saturating_sub(newer.arrivals);
-            let began = flood_began(all.arrivals, arriving_since, older_from);
-            Measured {
-                counts: counts.get(&id).copied().unwrap_or_default(),
-                oldest_at: oldest.get(&id).copied(),
-                achieved_per_s: match is_slow(&destination.at(now).settings.rate_limits)
-                    || is_of_slow_group(destination)
-                {
-                    true => per_second(all.sends, older_from, now),
-                    false => per_second(newer.sends, newer_from, now),
-                },
-                arrivals_per_s: per_second(all.arrivals, began, now),
-                older_arrivals_per_s: per_second(older_arrivals, began.min(newer_from), newer_from),
-                newer_arrivals_per_s: per_second(newer.arrivals, newer_from, now),
-                refusals: refusals.found(destination).flatten(),
-                fails: all.failed >= FAILING && all.delivered == 0,
-                // Under a backlog the cursors are where a send of just now left them.
-                rings: Vec::new(),
-                usual_cost: costs.of(id),
-                last_sent_at: Some(now),
-                answer_time: None,
-                fault: stalls.fault_of(id, now),
-                pace: paces.remove(&id),
-                share: None,
-                keys: None,
-                watched_keys: keys.seen(id, now),
-            }
-        };
-        let mut measured: Vec<_> = destinations.iter().map(&mut measured).collect();
-        share_groups(&groups, &destinations, &mut measured, now);
-        let row = |(destination, measured): (Arc<Destination>, Measured)| Row {
-            figures: Figures::of(&destination, &measured, now),
-            destination,
-        };
-        let mut rows: Vec<Row> = destinations.into_iter().zip(measured).map(row).collect();
+        let mut rows = readings.rows(stalls);
         rows.sort_by_cached_key(trouble);
         let by_id = rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect();
         let mut sample = Self {
@@ -185,9 +96,9 @@ impl Sample {
             by_id,
             sorted: Default::default(),
             replays,
-            refusals,
-            costs,
-            keys,
+            refusals: readings.refusals,
+            costs: readings.costs,
+            keys: readings.keys,
             changes: VecDeque::new(),
             last_change: 0,
             snapshots: Mutex::default(),
@@ -270,60 +181,51 @@ impl Sample {
         self.refusals.answered(id)
     }
 
-    /// When the oldest waiting delivery of a destination was created, if its counts are still those of this sample and
-    /// it is not its turn to be read.
-    fn known_oldest(&self, id: DestinationId, counts: &StateCounts, next: u64) -> Option<Timestamp> {
-        let is_its_turn = u64::from(id.as_bytes()[15]) % TURNS == next % TURNS;
-        let figures =
-            self.row(id).filter(|row| row.figures.counts == *counts && !is_its_turn).map(|row| &row.figures)?;
-        figures.oldest_age.map(|age| self.as_of.before(age))
-    }
-
-    /// The rows that a filter keeps, in an order. All viewers share the sorted places.
+    /// The rows that a filter keeps, in an order. All viewers share the sorted positions.
     pub(crate) fn rows(&self, order: Order, keeps: impl Fn(&Row) -> bool) -> Vec<&Row> {
-        match self.places(order) {
-            Some(places) => places.iter().map(|&at| &self.rows[at]).filter(|row| keeps(row)).collect(),
+        match self.positions(order) {
+            Some(positions) => positions.iter().map(|&at| &self.rows[at]).filter(|row| keeps(row)).collect(),
             None => self.rows.iter().filter(|row| keeps(row)).collect(),
         }
     }
 
     /// `None`: the rows are in this order.
-    fn places(&self, order: Order) -> Option<&[usize]> {
+    fn positions(&self, order: Order) -> Option<&[usize]> {
         let id = |at: usize| *self.rows[at].destination.id.as_bytes();
         let figures = |at: usize| &self.rows[at].figures;
         let sorted = |order: usize, sort: &dyn Fn(&mut Vec<usize>)| {
-            let places = self.sorted[order].get_or_init(|| {
-                let mut places = (0..self.rows.len()).collect();
-                sort(&mut places);
-                places
+            let positions = self.sorted[order].get_or_init(|| {
+                let mut positions = (0..self.rows.len()).collect();
+                sort(&mut positions);
+                positions
             });
-            Some(&**places)
+            Some(&**positions)
         };
         match order {
             Order::Trouble => None,
-            Order::Name => sorted(0, &|places| {
-                places.sort_by_cached_key(|&at| (label(&self.rows[at].destination).to_lowercase(), id(at)));
+            Order::Name => sorted(0, &|positions| {
+                positions.sort_by_cached_key(|&at| (label(&self.rows[at].destination).to_lowercase(), id(at)));
             }),
-            Order::Backlog => sorted(1, &|places| {
-                places.sort_unstable_by_key(|&at| (Reverse(figures(at).counts.waiting()), id(at)));
+            Order::Backlog => sorted(1, &|positions| {
+                positions.sort_unstable_by_key(|&at| (Reverse(figures(at).counts.waiting()), id(at)));
             }),
-            Order::OldestAge => sorted(2, &|places| {
-                places.sort_unstable_by_key(|&at| (Reverse(figures(at).oldest_age), id(at)));
+            Order::OldestAge => sorted(2, &|positions| {
+                positions.sort_unstable_by_key(|&at| (Reverse(figures(at).oldest_age), id(at)));
             }),
-            Order::Utilisation => sorted(3, &|places| {
-                places.sort_unstable_by_key(|&at| (Reverse(figures(at).utilisation.map(ordered)), id(at)));
+            Order::Utilisation => sorted(3, &|positions| {
+                positions.sort_unstable_by_key(|&at| (Reverse(figures(at).utilisation.map(ordered)), id(at)));
             }),
-            Order::Arrivals => sorted(4, &|places| {
-                places.sort_unstable_by_key(|&at| (Reverse(ordered(figures(at).arrivals_per_s)), id(at)));
+            Order::Arrivals => sorted(4, &|positions| {
+                positions.sort_unstable_by_key(|&at| (Reverse(ordered(figures(at).arrivals_per_s)), id(at)));
             }),
-            Order::Sends => sorted(5, &|places| {
-                places.sort_unstable_by_key(|&at| (Reverse(ordered(figures(at).achieved_per_s)), id(at)));
+            Order::Sends => sorted(5, &|positions| {
+                positions.sort_unstable_by_key(|&at| (Reverse(ordered(figures(at).achieved_per_s)), id(at)));
             }),
-            Order::DrainEta => sorted(6, &|places| {
+            Order::DrainEta => sorted(6, &|positions| {
                 let never = |at: usize| self.rows[at].is(Standing::NeverDrains, self.as_of);
                 // A stopped backlog has no ETA. It comes before those that drain by themselves.
                 let stopped = |at: usize| figures(at).counts.waiting() > 0 && figures(at).drain_eta.is_none();
-                places.sort_unstable_by_key(|&at| {
+                positions.sort_unstable_by_key(|&at| {
                     (Reverse(never(at)), Reverse(stopped(at)), Reverse(figures(at).drain_eta), id(at))
                 });
             }),
@@ -378,81 +280,6 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
     };
     let wait = figures.drain_eta.max(figures.oldest_age);
     (rank, Reverse(wait), Reverse(figures.counts.dead_letters()), *destination.id.as_bytes())
-}
-
-/// Notes the shares of the members of all limit groups.
-fn share_groups(
-    groups: &HashMap<LimitGroupId, Arc<LimitGroup>>,
-    destinations: &[Arc<Destination>],
-    measured: &mut [Measured],
-    now: Timestamp,
-) {
-    let mut members: HashMap<LimitGroupId, Vec<(&Destination, &mut Measured)>> = HashMap::new();
-    for (destination, measured) in destinations.iter().zip(measured) {
-        if let Some(id) = destination.settings.limit_group {
-            members.entry(id).or_default().push((destination, measured));
-        }
-    }
-    for (id, mut members) in members {
-        if let Some(group) = groups.get(&id) {
-            share(group, &mut members, now);
-        }
-    }
-}
-
-/// The limit groups of these destinations.
-async fn groups_of(
-    store: &dyn Store,
-    destinations: &[Arc<Destination>],
-) -> StoreResult<HashMap<LimitGroupId, Arc<LimitGroup>>> {
-    let ids: BTreeSet<LimitGroupId> = destinations.iter().filter_map(|one| one.settings.limit_group).collect();
-    if ids.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let found = store.limit_groups(&Vec::from_iter(ids)).await?;
-    Ok(found.into_iter().flatten().map(|group| (group.id, group)).collect())
-}
-
-/// Every destination that is not deleted. The known ones are read by id, which costs little, and new ones are at the
-/// beginning of the list.
-async fn destinations(store: &dyn Store, last: Option<&Sample>) -> StoreResult<Vec<Arc<Destination>>> {
-    let ids: Vec<DestinationId> = last.into_iter().flat_map(|sample| sample.by_id.keys().copied()).collect();
-    let mut found: Vec<_> = store.destinations(&ids).await?.into_iter().flatten().collect();
-    let mut page = PageRequest { before: None, limit: AT_ONCE };
-    loop {
-        let read = store.list_destinations(&DestinationFilter::of(TenantScope::All), page).await?;
-        let before = found.len();
-        let is_new = |id: DestinationId| last.is_none_or(|sample| !sample.by_id.contains_key(&id));
-        let rows = read.rows.len();
-        found.extend(read.rows.into_iter().filter(|destination| is_new(destination.id)));
-        // Ids rise with time, also across processes, except for the difference of their clocks. A page has the
-        // destinations of more than that.
-        match read.next {
-            Some(next) if found.len() - before == rows => page.before = Some(next),
-            _ => return Ok(found),
-        }
-    }
-}
-
-/// When the oldest waiting delivery of each of these destinations was created. Most backlogs of a large
-/// installation stand still from one second to the next, so only those with other counts than in the last sample are
-/// read. The counts of ended deliveries are compared too, so a delivery that ended while another one arrived shows.
-async fn oldest_waiting(
-    store: &dyn Store,
-    waiting: impl Iterator<Item = (DestinationId, &StateCounts)>,
-    last: Option<&Sample>,
-    number: u64,
-) -> StoreResult<HashMap<DestinationId, Timestamp>> {
-    let (mut oldest, mut unknown) = (HashMap::new(), Vec::new());
-    for (id, counts) in waiting {
-        match last.and_then(|last| last.known_oldest(id, counts, number)) {
-            Some(at) => drop(oldest.insert(id, at)),
-            None => unknown.push(id),
-        }
-    }
-    let read = store.oldest_waiting(&unknown).await?;
-    oldest.extend(unknown.into_iter().zip(read).filter_map(|(id, at)| Some((id, at?))));
-    Ok(oldest)
 }
 
 /// The open replays. Only a new one is read, because its figures are counted for that.

@@ -1,6 +1,8 @@
-//! Limit groups: create, list, show, edit and delete, and by name. What explains a group is in `figures`.
+//! Limit groups: create, list, show, edit and delete. `edits` stores changes, and `figures` explains a group.
 
 pub(crate) mod audit;
+pub(crate) mod by_name;
+mod edits;
 pub(crate) mod figures;
 pub(crate) mod history;
 pub(crate) mod reservations;
@@ -19,15 +21,15 @@ use weir_api_types as types;
 use weir_core::{
     LimitGroup, LimitGroupId, RateLimits, Timestamp,
     activity::{Action, Activity},
-    destination::{ALL_TENANTS, DEFAULT_TENANT},
-    temporary::Temporary,
+    destination::DEFAULT_TENANT,
 };
-use weir_store::{Creation, GroupChange, GroupDeletion, tenant_code};
+use weir_store::{GroupChange, GroupDeletion, tenant_code};
 
+use self::edits::{change, full, recorded, save, values};
 use super::{
-    activity::{Author, differences},
+    activity::Author,
     destinations::{
-        PathName, check_may_change_group,
+        check_may_change_group,
         rates::{self, Limits, RateLimitRequest},
         request::NameText,
         view::{hold_view, override_view},
@@ -42,10 +44,10 @@ use crate::{
         body::{Body, PathId},
         fields::object,
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed},
-        if_match::{self, Preconditions, ROUNDS, crowded, later},
+        if_match::{self, ROUNDS, crowded},
         page::{self, List, Listing, PageParameters},
         query::Query,
-        texts::{AnyTenantText, LimitGroupIdText, TenantText},
+        texts::{LimitGroupIdText, TenantText},
     },
     state::{Api, ApiState},
 };
@@ -91,17 +93,6 @@ object! {
         max_in_flight: Option<Option<u32>>,
     }
     check = Self::check;
-    read_only = &READ_ONLY;
-}
-
-object! {
-    /// All settings of a limit group except those in the path; an omitted field gets its default.
-    pub(crate) struct LimitGroupReplacement {
-        #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4, default = json!([]))]
-        rate_limits: Option<Limits>,
-        #[schema(minimum = 1, maximum = 10_000)]
-        max_in_flight: Option<u32>,
-    }
     read_only = &READ_ONLY;
 }
 
@@ -262,25 +253,6 @@ pub(crate) async fn edit(edit: EditGroup, Body(patch): Body<LimitGroupPatch>) ->
     Ok(shown(StatusCode::OK, &made, edit.api.clock.now()))
 }
 
-/// Applies `edit` to a group. If another request changed the group meanwhile, it starts again from the new state. Returns
-/// the group before the edit and after it.
-async fn change(
-    Edit { api, id: LimitGroupIdText(id), caller, author, if_match }: &EditGroup,
-    edit: impl Fn(&LimitGroup) -> ApiResult<LimitGroup>,
-) -> ApiResult<(Arc<LimitGroup>, Arc<LimitGroup>)> {
-    for _ in 0..ROUNDS {
-        let current = find(api, caller, *id).await?;
-        if_match.check(&etag(&current))?;
-        match save(api, caller, author, Some(&current), edit(&current)?, unkeyed).await? {
-            GroupChange::Made(made) => return Ok((current, made)),
-            GroupChange::Taken => return Err(Problem::conflict("another limit group of the tenant has this name")),
-            GroupChange::Full => return Err(full()),
-            GroupChange::Before(_) | GroupChange::Outdated => {}
-        }
-    }
-    Err(crowded(RESOURCE))
-}
-
 /// Delete a limit group
 ///
 /// Refused while it has members. With `If-Match` only this version is deleted.
@@ -314,64 +286,6 @@ pub(crate) async fn delete(edit: EditGroup) -> ApiResult<StatusCode> {
     Err(crowded(RESOURCE))
 }
 
-/// Create or replace a limit group by its name
-///
-/// An omitted field gets its default. The tenant `*` stands for groups whose members may be of any tenant. With
-/// `If-None-Match: *` the request only creates, with `If-Match` and the `etag` of an earlier answer it only replaces that
-/// version; otherwise the answer is 412.
-#[utoipa::path(
-    put, path = "/v1/limit-groups/by-name/{tenant}/{name}", operation_id = "put_limit_group", tag = "limit groups",
-    params(
-        ("tenant" = AnyTenantText, Path, description = "The tenant of the group; `*`: any tenant"),
-        (
-            "name" = String, Path, description = "The name of the group", min_length = 1, max_length = 200,
-            pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*[^\\x00-\\x1f\\x7f-\\x9f\\s][^\\x00-\\x1f\\x7f-\\x9f]*$",
-        ),
-    ),
-    request_body = LimitGroupReplacement,
-    responses(
-        (status = 200, description = "Replaced", body = types::LimitGroup,
-            headers(("etag" = String, description = "The new version of the group"))),
-        (status = 201, description = "Created", body = types::LimitGroup, headers(
-            ("etag" = String, description = "The version of the group"),
-            ("location" = String, description = "The path of the group"),
-        )),
-        (status = 409, response = inline(Refused)),
-        (status = 412, response = inline(Changed)),
-    )
-)]
-pub(crate) async fn put(
-    State(api): State<Api>,
-    caller: Caller,
-    PathName { tenant, name }: PathName,
-    author: Author,
-    preconditions: Preconditions,
-    _: Query<()>,
-    Body(request): Body<LimitGroupReplacement>,
-) -> ApiResult<Response> {
-    let tenant = Some(tenant).filter(|tenant| tenant != ALL_TENANTS);
-    let group = new_group(&api, tenant, name, request.rate_limits, request.max_in_flight);
-    // Whoever may not see the group does not learn whether it exists.
-    check_may_change_group(&caller, group.tenant.as_deref())?;
-    for _ in 0..ROUNDS {
-        let current = api.store.limit_group_named(group.tenant.as_deref(), &group.name).await?;
-        preconditions.check(current.as_deref().map(etag))?;
-        let (status, replacement) = match &current {
-            None => (StatusCode::CREATED, group.clone()),
-            Some(current) => {
-                let (rate_limits, max_in_flight) = (group.rate_limits.clone(), group.max_in_flight);
-                (StatusCode::OK, LimitGroup { rate_limits, max_in_flight, ..(**current).clone() })
-            }
-        };
-        match save(&api, &caller, &author, current.as_deref(), replacement, unkeyed).await? {
-            GroupChange::Made(made) => return Ok(shown(status, &made, api.clock.now())),
-            GroupChange::Full => return Err(full()),
-            GroupChange::Before(_) | GroupChange::Taken | GroupChange::Outdated => {}
-        }
-    }
-    Err(crowded(RESOURCE))
-}
-
 fn new_group(
     api: &ApiState,
     tenant: Option<String>,
@@ -391,79 +305,6 @@ fn new_group(
         created_at: now,
         updated_at: now,
     }
-}
-
-/// For a change without an idempotency key.
-fn unkeyed(activity: Activity, _: &LimitGroup) -> ApiResult<Creation> {
-    Ok(activity.into())
-}
-
-/// Stores a new group or an edit of `current`, and announces it. `recorded_with` makes what is stored with the activity.
-async fn save(
-    api: &ApiState,
-    caller: &Caller,
-    author: &Author,
-    current: Option<&LimitGroup>,
-    mut group: LimitGroup,
-    recorded_with: impl FnOnce(Activity, &LimitGroup) -> ApiResult<Creation>,
-) -> ApiResult<GroupChange> {
-    check_may_change_group(caller, group.tenant.as_deref())?;
-    let now = api.clock.now();
-    // What is over is dropped, which is no change of its own.
-    group.temporary = group.temporary.at(now);
-    let is_same =
-        current.is_some_and(|current| group == LimitGroup { temporary: current.temporary.at(now), ..current.clone() });
-    let saved = if let Some(current) = current.filter(|_| is_same) {
-        GroupChange::Made(Arc::new(current.clone()))
-    } else {
-        group.updated_at = current.map_or(now, |current| later(current.updated_at, now));
-        if current.is_none() {
-            group.created_at = now;
-        }
-        let (action, before, after) = match current {
-            None => (Action::LimitGroupCreated, None, Some(values(&group, now))),
-            Some(current) => {
-                let (before, after) = differences(values(current, now), values(&group, now));
-                (action_of(&current.temporary.at(now), &group.temporary), before, after)
-            }
-        };
-        let activity = recorded(author.does(action, now), &group).changing(before, after);
-        let creation = recorded_with(activity, &group)?;
-        api.store.set_limit_group(current.map(|current| current.updated_at), group, creation).await?
-    };
-    // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
-    if let GroupChange::Made(made) = &saved {
-        api.announce_group(made).await;
-    }
-    Ok(saved)
-}
-
-fn full() -> Problem {
-    Problem::conflict("the tenant has as many limit groups as it may have: delete one first")
-}
-
-/// An edit of the settings leaves what is temporary as it is.
-fn action_of(before: &Temporary, after: &Temporary) -> Action {
-    match () {
-        () if before.overridden != after.overridden && after.overridden.is_some() => Action::LimitGroupOverridden,
-        () if before.overridden != after.overridden => Action::LimitGroupOverrideEnded,
-        () if before.hold != after.hold && after.hold.is_some() => Action::LimitGroupHeld,
-        () if before.hold != after.hold => Action::LimitGroupReleased,
-        () => Action::LimitGroupEdited,
-    }
-}
-
-/// The values for the activity log.
-fn values(group: &LimitGroup, now: Timestamp) -> Value {
-    let types::LimitGroup { name, tenant, rate_limits, max_in_flight, overridden, hold, .. } = view(group, now);
-    json!({
-        "name": name, "tenant": tenant, "rate_limits": rate_limits, "max_in_flight": max_in_flight,
-        "override": overridden, "hold": hold,
-    })
-}
-
-fn recorded(activity: Activity, group: &LimitGroup) -> Activity {
-    activity.of_limit_group(group.id, &group.name, group.tenant.clone())
 }
 
 /// The group, or a 404 problem. The group of a tenant that the caller does not see does not exist for it.

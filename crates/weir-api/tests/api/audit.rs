@@ -38,13 +38,8 @@ impl Server {
             remaining -= events.len();
         }
         let now = self.clock.now();
-        let request = ClaimRequest {
-            flow: weir_store::ClaimedFlow::All,
-            destination_id: id.parse().unwrap(),
-            limit: count as u32,
-            expires_at: now + Duration::from_secs(3_600),
-            durable: false,
-        };
+        let expires_at = now + Duration::from_secs(3_600);
+        let request = ClaimRequest { expires_at, ..self.claim_request(&id, count as u32) };
         let claimed = self.store.claim(vec![request], now).await.unwrap().pop().unwrap().deliveries;
         assert_eq!(claimed.len(), count);
         (id, claimed)

@@ -36,7 +36,7 @@ use weir_core::{
     shed::Mode,
     stall::StallReport,
 };
-use weir_store::{AttemptResult, ClaimRequest, SharedStore};
+use weir_store::{AttemptResult, ClaimRequest, ClaimedFlow, SharedStore};
 use weir_store_sqlite::SqliteStore;
 
 pub(crate) use self::callers::{FOREIGN, OWN, ROOT};
@@ -199,15 +199,18 @@ impl Server {
 
     /// Claims the due deliveries, as the scheduler does.
     pub(crate) async fn claim(&self, destination: &str) -> Vec<ClaimedDelivery> {
-        let now = self.clock.now();
-        let request = ClaimRequest {
-            flow: weir_store::ClaimedFlow::All,
+        let request = self.claim_request(destination, 100);
+        self.store.claim(vec![request], self.clock.now()).await.unwrap().pop().unwrap().deliveries
+    }
+
+    pub(crate) fn claim_request(&self, destination: &str, limit: u32) -> ClaimRequest {
+        ClaimRequest {
+            flow: ClaimedFlow::All,
             destination_id: destination.parse().unwrap(),
-            limit: 100,
-            expires_at: now + Duration::from_secs(60),
+            limit,
+            expires_at: self.clock.now() + Duration::from_secs(60),
             durable: false,
-        };
-        self.store.claim(vec![request], now).await.unwrap().pop().unwrap().deliveries
+        }
     }
 
     /// Records an attempt that is sent now, as the worker does.

@@ -82,13 +82,7 @@ async fn a_replay_is_followed_to_its_end() {
     server.clock.advance(Duration::from_secs(4));
     let path = format!("/v1/replays/{}", started["id"].as_str().unwrap());
     let now = weir_core::Clock::now(&*server.clock);
-    let request = weir_store::ClaimRequest {
-        flow: weir_store::ClaimedFlow::All,
-        destination_id: destination.parse().unwrap(),
-        limit: 1,
-        expires_at: now + Duration::from_secs(60),
-        durable: false,
-    };
+    let request = server.claim_request(&destination, 1);
     for remaining in [1, 0] {
         let claimed = server.store.claim_replays(vec![request.clone()], now).await.unwrap().remove(0).deliveries;
         assert_eq!((claimed[0].attempts, claimed[0].attempts_before), (1, 1));

@@ -19,8 +19,8 @@ pub const RETIRED_LONGER: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ring {
     pub limit: RateLimit,
-    /// The limit is not in force any more, and its slots count until this time: beside the cursor of an even limit, which
-    /// has replaced it, or for its return.
+    /// `Some`: the limit is no longer in force, and its slots count until this time. They count beside the cursor of the
+    /// even limit that has replaced it, and again if the limit comes back before.
     pub until: Option<Timestamp>,
     /// Numbers of buckets and their slots, the oldest first. Bucket n ends at n · [`RateLimit::bucket`].
     pub buckets: VecDeque<(i64, u32)>,

@@ -10,21 +10,14 @@ const SECOND: Duration = Duration::from_secs(1);
 const RARE: RefusalTrend = RefusalTrend { are_rare: true, lasts: Duration::ZERO };
 const OFTEN: RefusalTrend = RefusalTrend { are_rare: false, lasts: Duration::ZERO };
 
+/// The first attempt of a delivery that was created now.
+fn circumstances<'c>(policy: &'c RetryPolicy, limits: &'c RateLimits, refusals: RefusalTrend) -> Circumstances<'c> {
+    let (is_adaptive, jitter) = (false, 0.5);
+    Circumstances { policy, limits, is_adaptive, attempt: 1, created_at: NOW, now: NOW, jitter, refusals }
+}
+
 fn judged_with(result: &SendResult, limits: &RateLimits, refusals: RefusalTrend) -> Decision {
-    let policy = RetryPolicy::default();
-    judge(
-        result,
-        &Circumstances {
-            policy: &policy,
-            limits,
-            is_adaptive: false,
-            attempt: 1,
-            created_at: NOW,
-            now: NOW,
-            jitter: 0.5,
-            refusals,
-        },
-    )
+    judge(result, &circumstances(&RetryPolicy::default(), limits, refusals))
 }
 
 fn judged(result: &SendResult) -> Decision {
@@ -274,20 +267,12 @@ fn refusals_do_not_count_against_the_attempts_unless_the_policy_says_so() {
     for (result, always_counts) in results {
         for refusals_count in [false, true] {
             let policy = RetryPolicy { max_attempts: 3, refusals_count, ..RetryPolicy::default() };
-            let circumstances = Circumstances {
-                policy: &policy,
-                limits: &RateLimits::UNLIMITED,
-                is_adaptive: false,
-                attempt: 3,
-                created_at: NOW,
-                now: NOW,
-                jitter: 0.5,
-                refusals: OFTEN,
-            };
-            let decision = judge(&result, &circumstances);
+            let limits = RateLimits::UNLIMITED;
+            let last = Circumstances { attempt: 3, ..circumstances(&policy, &limits, OFTEN) };
+            let decision = judge(&result, &last);
             let counts = always_counts || refusals_count;
             assert_eq!((decision.is_counted, decision.verdict == Verdict::Dead), (counts, counts), "{result:?}");
-            let old = Circumstances { created_at: NOW - Duration::from_secs(72 * 3_600), ..circumstances };
+            let old = Circumstances { created_at: NOW - Duration::from_secs(72 * 3_600), ..last };
             assert_eq!(judge(&result, &old).verdict, Verdict::Dead, "the age bounds them: {result:?}");
         }
     }
@@ -297,18 +282,7 @@ fn refusals_do_not_count_against_the_attempts_unless_the_policy_says_so() {
 fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
     let policy = RetryPolicy { max_attempts: 1, refusals_count: true, ..RetryPolicy::default() };
     let result = answer(429, &[("retry-after", "1")]);
-    let limits = &RateLimits::UNLIMITED;
-    let circumstances = Circumstances {
-        policy: &policy,
-        limits,
-        is_adaptive: false,
-        attempt: 1,
-        created_at: NOW,
-        now: NOW,
-        jitter: 0.5,
-        refusals: OFTEN,
-    };
-    let decision = judge(&result, &circumstances);
+    let decision = judge(&result, &circumstances(&policy, &RateLimits::UNLIMITED, OFTEN));
     assert_eq!((decision.verdict, held_ms(&decision.effect)), (Verdict::Dead, Some(1_000)));
 }
 
@@ -316,11 +290,9 @@ fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
 fn a_refusal_of_an_adaptive_destination_holds_it_only_for_a_time_that_was_said() {
     let policy = RetryPolicy::default();
     let held = |headers: &[(&str, &str)], is_adaptive| {
-        let limits = &RateLimits::UNLIMITED;
-        let (attempt, created_at, now, jitter, refusals) = (1, NOW, NOW, 0.5, OFTEN);
-        let circumstances =
-            Circumstances { policy: &policy, limits, is_adaptive, attempt, created_at, now, jitter, refusals };
-        held_ms(&judge(&answer(429, headers), &circumstances).effect)
+        let limits = RateLimits::UNLIMITED;
+        let usual = circumstances(&policy, &limits, OFTEN);
+        held_ms(&judge(&answer(429, headers), &Circumstances { is_adaptive, ..usual }).effect)
     };
     assert_eq!([held(&[], false).is_some(), held(&[], true).is_some()], [true, false]);
     assert_eq!(held(&[("retry-after", "7")], true), Some(7_000));

@@ -112,8 +112,8 @@ impl ClientOverride {
 }
 
 impl ShedPolicy {
-    /// Each limit that would refuse everything, or keep the operator out who could change it: its place, and why it is
-    /// not accepted. Heavy requests and single clients may be refused altogether.
+    /// The limits that are not accepted, because they would refuse everything, or the operator who could change them: for
+    /// each its JSON pointer, and why. Heavy requests and single clients may be refused altogether.
     pub fn faults(&self) -> Vec<(String, &'static str)> {
         let ClassLimits { control, ingest, read, heavy: _ } = self.classes;
         let classes = [("control", control), ("ingest", ingest), ("read", read)];

@@ -117,8 +117,8 @@ impl Read {
     }
 }
 
-/// Why a destination is not sent to without a fault of the installation: a worker had no place for its permits, they are
-/// not used, or it has none.
+/// Why nothing is sent to one destination while the installation works: its permits found no free place in a worker, no
+/// worker uses them, or it has no permits.
 pub(super) fn unused(of: Progress) -> Fault {
     match of {
         Progress { lowered_maximum: Some(_), .. } => Fault::WorkersFull,

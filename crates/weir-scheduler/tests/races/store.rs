@@ -10,20 +10,19 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, LimitKey, Period, RateLimit, RateLimits,
-    ReplayId, ReservationId, Timestamp,
+    ReplayId, Timestamp,
     activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     limit_group::Home,
-    reservation::Reservation,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    Arrivals, BreakerChange, Cancelled, ClaimRequest, ClaimedFlow, Claims, Created, Creation, Deletion,
-    DestinationCounts, DestinationDeletion, DestinationFilter, DestinationLimits, DestinationPatch, Destinations,
-    DueDestination, EditPosition, EditedDestination, FlowKey, Hold, KeyBacklogs, KeyCounts, LimitChange, LimitGroups,
-    LimitKeys, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest,
-    Pause, Recovered, ReplayStep, ReplaySteps, Reservations, SendHistory, SentCounts, StoreResult,
+    Arrivals, BreakerChange, ClaimRequest, ClaimedFlow, Claims, Created, Creation, Deletion, DestinationCounts,
+    DestinationDeletion, DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination,
+    EditPosition, EditedDestination, FlowKey, Hold, KeyBacklogs, KeyCounts, LimitChange, LimitGroups, LimitKeys,
+    MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest, Pause,
+    Recovered, ReplayStep, ReplaySteps, ReservedSlots, SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -473,39 +472,7 @@ impl ReplaySteps for TestStore {
 impl Paces for TestStore {}
 
 #[async_trait]
-impl Reservations for TestStore {
-    async fn add_reservations(&self, _: &[Reservation]) -> StoreResult<()> {
-        not_called()
-    }
-
-    async fn reservation(&self, _: ReservationId) -> StoreResult<Option<Reservation>> {
-        not_called()
-    }
-
-    async fn cancel_reservation(&self, _: LimitGroupId, _: ReservationId, _: Timestamp) -> StoreResult<Cancelled> {
-        not_called()
-    }
-
-    async fn list_reservations(
-        &self,
-        _: LimitGroupId,
-        _: Timestamp,
-        _: Timestamp,
-        _: PageRequest,
-    ) -> StoreResult<Page<Reservation>> {
-        not_called()
-    }
-
-    async fn reserved_after(
-        &self,
-        _: LimitGroupId,
-        _: (Timestamp, ReservationId),
-        _: Timestamp,
-        _: u32,
-    ) -> StoreResult<Vec<Reservation>> {
-        not_called()
-    }
-
+impl ReservedSlots for TestStore {
     async fn has_reserved(&self, _: LimitGroupId, since: Timestamp) -> StoreResult<bool> {
         Ok(self.record().reserved.iter().any(|end| *end >= since))
     }
@@ -516,10 +483,6 @@ impl Reservations for TestStore {
         let mut buckets: Vec<_> = record.reserved.iter().filter(|end| **end >= since).map(bucket).collect();
         buckets.sort_unstable();
         Ok(SentCounts { buckets, ..SentCounts::default() })
-    }
-
-    async fn prune_reservations(&self, _: Timestamp) -> StoreResult<u64> {
-        not_called()
     }
 }
 

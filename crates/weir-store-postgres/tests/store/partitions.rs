@@ -3,17 +3,17 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use sqlx::raw_sql;
-use weir_core::{Timestamp, outcome::Verdict, retention::Retention};
+use weir_core::{Timestamp, claim::ClaimedDelivery, outcome::Verdict, retention::Retention};
 use weir_store::conformance::activity;
 use weir_store::{
-    ClaimRequest, Destinations as _, History as _, Ingest as _, Outbox as _, Prune as _, PrunePosition, Pruned,
-    Results as _,
+    ClaimRequest, Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _, Prune as _, PrunePosition,
+    Pruned, Results as _,
 };
 use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, creation, destination, destination_id, event, event_at, result},
+    fixtures::{NOW, creation, destination, event, event_at, request, result},
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -22,6 +22,18 @@ async fn partitions(database: &Database, parent: &str) -> BTreeSet<String> {
     let children = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = $1::regclass";
     let rows = sqlx::query_scalar(children).bind(parent).fetch_all(&mut database.connect().await).await;
     rows.unwrap().into_iter().collect()
+}
+
+async fn claim(store: &PostgresStore, limit: u32, now: Timestamp) -> Vec<ClaimedDelivery> {
+    let request = ClaimRequest { expires_at: Timestamp::MAX, ..request(1, limit) };
+    store.claim(vec![request], now).await.unwrap().remove(0).deliveries
+}
+
+/// The `number`-th event, which has its number as its key.
+fn keyed(number: u64, created_at: Timestamp) -> NewEvent {
+    let mut new = event_at(number, created_at);
+    new.event.idempotency_key = Some(number.to_string());
+    new
 }
 
 #[tokio::test]
@@ -60,14 +72,7 @@ async fn an_event_of_any_time_is_stored_and_delivered() {
     let times = [Timestamp::MIN, Timestamp::from_secs(86_400), NOW - DAY * 400, NOW + DAY * 400, Timestamp::MAX];
     let events: Vec<_> = (1..).zip(times).map(|(number, time)| event_at(number, time)).collect();
     store.ingest(events.clone()).await.unwrap();
-    let request = ClaimRequest {
-        flow: weir_store::ClaimedFlow::All,
-        destination_id: destination_id(1),
-        limit: 9,
-        expires_at: Timestamp::MAX,
-        durable: false,
-    };
-    let claimed = store.claim(vec![request], Timestamp::MAX).await.unwrap().remove(0).deliveries;
+    let claimed = claim(&store, 9, Timestamp::MAX).await;
     assert!(claimed.iter().map(|claimed| claimed.event_id).eq(events.iter().map(|new| new.event.id)));
     store.settle(claimed.iter().map(|claimed| Arc::new(result(claimed, Verdict::Delivered))).collect()).await.unwrap();
     for (new, claimed) in events.iter().zip(&claimed) {
@@ -113,20 +118,9 @@ async fn prune_at(store: &PostgresStore, now: Timestamp) -> Pruned {
 /// delivery on the third.
 async fn three_days(store: &PostgresStore) {
     store.create_destination(destination(1), creation()).await.unwrap();
-    let events = (0..6).map(|number| {
-        let mut new = event_at(number, NOW + DAY * (number as u32 / 2) + Duration::from_millis(number));
-        new.event.idempotency_key = Some(number.to_string());
-        new
-    });
+    let events = (0..6).map(|number| keyed(number, NOW + DAY * (number as u32 / 2) + Duration::from_millis(number)));
     store.ingest(events.collect()).await.unwrap();
-    let request = ClaimRequest {
-        flow: weir_store::ClaimedFlow::All,
-        destination_id: destination_id(1),
-        limit: 5,
-        expires_at: Timestamp::MAX,
-        durable: false,
-    };
-    let claimed = store.claim(vec![request], LATER).await.unwrap().remove(0).deliveries;
+    let claimed = claim(store, 5, LATER).await;
     let verdict = |index: usize| if index == 3 { Verdict::Dead } else { Verdict::Delivered };
     let results = claimed.iter().enumerate().map(|(index, claimed)| result(claimed, verdict(index)));
     store.settle(results.map(Arc::new).collect()).await.unwrap();
@@ -175,20 +169,9 @@ async fn attempts_and_events_stay_until_their_whole_day_is_old() {
 /// So many events with keys on one day, each with one delivery that has ended as `verdict` says.
 async fn delivered(store: &PostgresStore, count: u64, verdict: fn(usize) -> Verdict) {
     store.create_destination(destination(1), creation()).await.unwrap();
-    let events = (1..=count).map(|number| {
-        let mut new = event(number);
-        new.event.idempotency_key = Some(number.to_string());
-        new
-    });
+    let events = (1..=count).map(|number| keyed(number, NOW + Duration::from_millis(number)));
     store.ingest(events.collect()).await.unwrap();
-    let request = ClaimRequest {
-        flow: weir_store::ClaimedFlow::All,
-        destination_id: destination_id(1),
-        limit: count as u32,
-        expires_at: Timestamp::MAX,
-        durable: false,
-    };
-    let claimed = store.claim(vec![request], LATER).await.unwrap().remove(0).deliveries;
+    let claimed = claim(store, count as u32, LATER).await;
     let results = claimed.iter().enumerate().map(|(index, claimed)| result(claimed, verdict(index)));
     store.settle(results.map(Arc::new).collect()).await.unwrap();
 }
@@ -217,14 +200,7 @@ async fn a_few_dead_letters_outlive_the_partitions_of_their_day() {
     assert_eq!(kept.idempotency_key.as_deref(), Some("8"));
     let letter = store.event_deliveries(kept.id).await.unwrap().remove(0);
     store.retry_delivery(letter.id, LATER, activity()).await.unwrap();
-    let request = ClaimRequest {
-        flow: weir_store::ClaimedFlow::All,
-        destination_id: destination_id(1),
-        limit: 9,
-        expires_at: Timestamp::MAX,
-        durable: false,
-    };
-    let claimed = store.claim(vec![request], LATER).await.unwrap().remove(0).deliveries;
+    let claimed = claim(&store, 9, LATER).await;
     store.settle(claimed.iter().map(|one| Arc::new(result(one, Verdict::Delivered))).collect()).await.unwrap();
     assert_eq!(store.delivery(letter.id).await.unwrap().unwrap().attempts.len(), 2);
     // When the last ones are deleted too, so is the day.

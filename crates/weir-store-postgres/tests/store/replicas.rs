@@ -2,7 +2,9 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, query_scalar, raw_sql};
 use weir_sealing::Keyring;
-use weir_store::{Destinations as _, EventFilter, History as _, Ingest as _, PageRequest, SendsRequest, with_replica};
+use weir_store::{
+    Destinations as _, EventFilter, History as _, Ingest as _, Lists as _, PageRequest, SendsRequest, with_replica,
+};
 use weir_store_postgres::{Connections, PostgresStore};
 use weir_test_support::Postgres;
 

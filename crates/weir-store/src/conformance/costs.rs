@@ -1,5 +1,7 @@
 //! The cost of an event: stored, claimed, and summed up for limits in costs.
 
+use weir_core::limit::Shape;
+
 use super::{limit_groups::group, *};
 use crate::{GroupChange, IngestRefusal, SentCounts};
 
@@ -47,8 +49,9 @@ pub async fn an_event_keeps_its_cost_until_it_is_claimed_and_audited(mut subject
     let sums = subject.store.sent_counts(&[destination_id(1)], NOW, points(1_000)).await.expect("read");
     let number = (NOW + seconds(10)).as_nanos() / 100_000_000 + 1;
     assert_eq!(sums, SentCounts { buckets: vec![(number, 300)], claimed: 1, restored: None, usual_cost: 30 * 256 });
-    let requests =
-        subject.store.sent_counts(&[destination_id(1)], NOW, points(1_000).as_requests()).await.expect("read");
+    let in_requests =
+        RateLimit::new(1_000, Period::MINUTE).and_then(|limit| limit.with_shape(Shape::Window)).expect("a limit");
+    let requests = subject.store.sent_counts(&[destination_id(1)], NOW, in_requests).await.expect("read");
     assert_eq!((requests.buckets, requests.usual_cost), (vec![(number, 1)], 0));
 }
 

@@ -6,7 +6,7 @@ use weir_core::{
     temporary::{Hold, Temporary},
 };
 
-use super::{destinations::per_second_until, *};
+use super::{stops::per_second_until, *};
 use crate::{GroupChange, GroupDeletion, MAX_LEFT_HOMES, Membership};
 
 pub(super) fn group(number: u128) -> LimitGroup {

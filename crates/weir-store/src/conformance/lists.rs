@@ -182,7 +182,7 @@ pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: S
     let change = crate::BreakerChange {
         id: destination_id(3),
         expected: Breaker::default(),
-        changed: destinations::opened(&Breaker::default(), NOW),
+        changed: stops::opened(&Breaker::default(), NOW),
         now: NOW + seconds(1),
     };
     assert!(subject.change_breaker(change).await);

@@ -3,7 +3,7 @@
 use weir_core::{DeliveryState, DestinationId};
 
 use super::{Corrupt, Row};
-use crate::StateCounts;
+use crate::{StateCounts, sql};
 
 /// The columns with a number of deliveries in each state, in the order of the codes of the states; in statements as
 /// `state_columns`.
@@ -29,34 +29,21 @@ pub(crate) const ADDED_STATES: &str = "pending = t.pending + excluded.pending,
         cancelled = t.cancelled + excluded.cancelled, superseded = t.superseded + excluded.superseded,
         expired = t.expired + excluded.expired";
 
-/// The waiting deliveries and the dead letters (`dead` or `failed`) of each destination. The totals of most destinations have neither, so
-/// they are left out before the sums.
-#[macro_export]
-macro_rules! waiting_and_undelivered {
-    () => {
-        "SELECT destination_id,
-            CAST(coalesce(sum(pending), 0) + coalesce(sum(retrying), 0) AS bigint) AS waiting,
-            CAST(coalesce(sum(dead), 0) + coalesce(sum(failed), 0) AS bigint) AS undelivered
-        FROM (
-            SELECT destination_id, pending, retrying, dead, failed FROM destination_totals
-            WHERE pending <> 0 OR retrying <> 0 OR dead <> 0 OR failed <> 0
-            UNION ALL
-            SELECT destination_id, pending, retrying, dead, failed FROM count_changes
-        ) changes GROUP BY destination_id"
-    };
-}
+/// The waiting deliveries and the dead letters (`dead` or `failed`) of each destination; in statements as
+/// `waiting_and_undelivered`. The totals of most destinations have neither, so they are left out before the sums.
+pub(crate) const WAITING_AND_UNDELIVERED: &str = "SELECT destination_id,
+        CAST(coalesce(sum(pending), 0) + coalesce(sum(retrying), 0) AS bigint) AS waiting,
+        CAST(coalesce(sum(dead), 0) + coalesce(sum(failed), 0) AS bigint) AS undelivered
+    FROM (
+        SELECT destination_id, pending, retrying, dead, failed FROM destination_totals
+        WHERE pending <> 0 OR retrying <> 0 OR dead <> 0 OR failed <> 0
+        UNION ALL
+        SELECT destination_id, pending, retrying, dead, failed FROM count_changes
+    ) changes GROUP BY destination_id";
 
-/// The waiting deliveries of all destinations.
-#[macro_export]
-macro_rules! all_waiting {
-    () => {
-        concat!(
-            "SELECT CAST(coalesce(sum(waiting), 0) AS bigint) FROM (",
-            $crate::waiting_and_undelivered!(),
-            ") counted"
-        )
-    };
-}
+/// The statement that counts the waiting deliveries of all destinations.
+pub const ALL_WAITING: &str =
+    sql!("SELECT CAST(coalesce(sum(waiting), 0) AS bigint) FROM ({waiting_and_undelivered}) counted");
 
 /// From a destination and its `STATE_COLUMNS`.
 pub fn state_counts<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, StateCounts), E> {

@@ -4,7 +4,10 @@ use weir_core::{LimitGroupId, ReservationId, reservation::Reservation};
 
 use super::{Corrupt, Row};
 
-/// From seven columns, in the order of the table.
+/// The columns of [`reservation`], in statements as `reservation_columns`.
+pub(crate) const RESERVATION_COLUMNS: &str = "id, group_id, cost, created_at, starts_at, ends_at, cancelled_at";
+
+/// From the `RESERVATION_COLUMNS`.
 pub fn reservation<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Reservation, E> {
     Ok(Reservation {
         id: ReservationId::from_bytes(row.id(0)?),

@@ -1,8 +1,11 @@
 use weir_core::{DeliveryState, address::AddressPolicy};
 use weir_store::StateCounts;
 
-use super::*;
-use crate::resources::destinations::settings;
+use super::{readings::TURNS, *};
+use crate::{
+    figures::{Figures, Measured},
+    resources::destinations::settings,
+};
 
 const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
@@ -55,10 +58,10 @@ fn all_viewers_of_a_sample_share_the_sorted_rows() {
     ] {
         assert!(sample.sorted.iter().filter(|sorted| sorted.get().is_some()).count() < Order::SORTED, "not before");
         assert_eq!(names(order, |_| true), expected, "{order:?}");
-        let sorted = sample.places(order).map(<[usize]>::as_ptr);
+        let sorted = sample.positions(order).map(<[usize]>::as_ptr);
         assert_eq!(names(order, |row| row.figures.counts.waiting() != 2), without_the_middle, "{order:?}");
-        // The same places, so the second viewer has sorted nothing.
-        assert_eq!(sample.places(order).map(<[usize]>::as_ptr), sorted, "{order:?}");
+        // The same positions, so the second viewer has sorted nothing.
+        assert_eq!(sample.positions(order).map(<[usize]>::as_ptr), sorted, "{order:?}");
     }
 }
 

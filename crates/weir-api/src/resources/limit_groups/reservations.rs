@@ -33,7 +33,7 @@ use crate::{
         texts::{AnyTenantText, LimitGroupIdText, ReservationIdText, Text as _},
     },
     resources::destinations::PathName,
-    shedding::Place,
+    shedding::Admission,
     state::{Api, ApiState},
 };
 
@@ -83,13 +83,13 @@ pub(crate) async fn create(
     State(api): State<Api>,
     caller: Caller,
     PathId(LimitGroupIdText(id)): PathId<LimitGroupIdText>,
-    place: Option<Extension<Place>>,
+    admission: Option<Extension<Admission>>,
     _: Query<()>,
     Body(request): Body<Option<ReservationRequest>>,
 ) -> ApiResult<(StatusCode, Json<types::ReservedSlot>)> {
     let began = api.clock.now();
     let group = find(&api, &caller, id).await?;
-    reserve(&api, group, request, place, began).await
+    reserve(&api, group, request, admission, began).await
 }
 
 /// Reserve a slot of a limit group by its name
@@ -116,7 +116,7 @@ pub(crate) async fn create_by_name(
     State(api): State<Api>,
     caller: Caller,
     PathName { tenant, name }: PathName,
-    place: Option<Extension<Place>>,
+    admission: Option<Extension<Admission>>,
     _: Query<()>,
     Body(request): Body<Option<ReservationRequest>>,
 ) -> ApiResult<(StatusCode, Json<types::ReservedSlot>)> {
@@ -129,7 +129,7 @@ pub(crate) async fn create_by_name(
     };
     let group =
         found.ok_or_else(|| Problem::not_found(format!("the tenant `{tenant}` has no limit group `{name}`")))?;
-    reserve(&api, group, request, place, began).await
+    reserve(&api, group, request, admission, began).await
 }
 
 /// List the reservations of a limit group
@@ -211,15 +211,15 @@ async fn reserve(
     api: &Api,
     group: Arc<LimitGroup>,
     request: Option<ReservationRequest>,
-    place: Option<Extension<Place>>,
+    admission: Option<Extension<Admission>>,
     began: Timestamp,
 ) -> ApiResult<(StatusCode, Json<types::ReservedSlot>)> {
     let (cost, wait_ms, width_ms) =
         request.map_or((None, None, None), |given| (given.cost, given.wait_ms, given.width_ms));
     let (cost, wait) = (cost.unwrap_or(1), Duration::from_millis(wait_ms.unwrap_or_default().into()));
     let width = width_ms.map_or(DEFAULT_WIDTH, |width| Duration::from_millis(width.into()));
-    if let Some(Extension(place)) = place.filter(|_| !wait.is_zero()) {
-        place.leave();
+    if let Some(Extension(admission)) = admission.filter(|_| !wait.is_zero()) {
+        admission.end();
     }
     let slot = match api.reserver.reserve(Arc::clone(&group), WantedSlot { cost, width }, wait).await? {
         ReserveAnswer::Granted(slot) => slot,

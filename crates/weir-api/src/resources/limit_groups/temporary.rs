@@ -4,7 +4,7 @@ use axum::response::IntoResponse;
 use weir_api_types as types;
 use weir_core::{LimitGroup, temporary::Temporary};
 
-use super::{EditGroup, change, etag, view};
+use super::{EditGroup, edits::change, etag, view};
 use crate::{
     problem::{ApiResult, Changed},
     readers::{body::Body, texts::LimitGroupIdText},
