@@ -8,27 +8,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_api::Readiness;
 use weir_core::claim::ProcessId;
-use weir_queue::SharedQueue;
 use weir_store::{BEAT_EVERY, LEASE_VALID, ProcessProfile, SharedStore, StoreError, StoreResult};
+
+use crate::backends::Backends;
 
 /// How long the deregistration may take on shutdown.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Heartbeat {
-    store: SharedStore,
-    queue: SharedQueue,
+    backends: Backends,
     process: ProcessId,
     /// What the process says of itself.
     profile: ProcessProfile,
 }
 
 impl Heartbeat {
-    pub(crate) async fn begin(store: SharedStore, queue: SharedQueue, profile: ProcessProfile) -> StoreResult<Self> {
+    pub(crate) async fn begin(backends: Backends, profile: ProcessProfile) -> StoreResult<Self> {
         let asked = Instant::now();
+        let store = backends.store();
         let process = store.register_process().await?;
-        queue.renew_lease(process, asked + LEASE_VALID);
+        backends.queue().renew_lease(process, asked + LEASE_VALID);
         store.describe_process(profile.clone()).await?;
-        Ok(Self { store, queue, process, profile })
+        Ok(Self { backends, process, profile })
     }
 
     /// Beats until the task is aborted. Each reason of a failure is logged once.
@@ -59,17 +60,20 @@ impl Heartbeat {
 
     async fn beat(&mut self) -> StoreResult<()> {
         let asked = Instant::now();
-        if !self.store.beat().await? {
+        let store = self.backends.store();
+        // Others see a wrong clock of this machine in the store, also those that cannot reach this process.
+        let clock_ahead_us = self.backends.clock_offset().map(|redis_ahead_s| (-redis_ahead_s * 1e6).round() as i64);
+        if !store.beat(clock_ahead_us).await? {
             tracing::warn!(
                 process = self.process.0,
                 "this process was declared dead; it registers again under a new id"
             );
-            self.process = self.store.register_process().await?;
-            self.store.describe_process(self.profile.clone()).await?;
+            self.process = store.register_process().await?;
+            store.describe_process(self.profile.clone()).await?;
         }
         // A process without a key must not take a delivery that it cannot open: its lease ends.
-        self.store.check_keys().await?;
-        self.queue.renew_lease(self.process, asked + LEASE_VALID);
+        store.check_keys().await?;
+        self.backends.queue().renew_lease(self.process, asked + LEASE_VALID);
         Ok(())
     }
 

@@ -84,7 +84,8 @@ async fn probe<E>(
 }
 
 pub(crate) fn process(process: RunningProcess) -> types::Process {
-    let RunningProcess { id: ProcessId(id), profile } = process;
+    let RunningProcess { id: ProcessId(id), profile, clock_ahead_us } = process;
+    let clock_ahead_s = clock_ahead_us.map(|us| us as f64 / 1e6);
     match profile {
         Some(ProcessProfile { role, version, host, started_at }) => types::Process {
             id,
@@ -92,7 +93,8 @@ pub(crate) fn process(process: RunningProcess) -> types::Process {
             version: Some(version),
             host: Some(host).filter(|host| !host.is_empty()),
             started_at: Some(started_at),
+            clock_ahead_s,
         },
-        None => types::Process { id, role: None, version: None, host: None, started_at: None },
+        None => types::Process { id, role: None, version: None, host: None, started_at: None, clock_ahead_s },
     }
 }

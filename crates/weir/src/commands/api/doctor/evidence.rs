@@ -10,7 +10,7 @@ use weir_core::{Clock as _, Timestamp};
 
 use super::super::{
     Call,
-    client::{Fields, Unreachable},
+    client::{Answer, Fields, Unreachable},
     fields, limit_groups, overview, status,
 };
 use super::finding::NAMED;
@@ -33,12 +33,12 @@ pub(super) fn has_open_breaker(row: &OverviewRow) -> bool {
 
 /// The answers of a server.
 #[derive(Debug, Default)]
-pub(super) struct Evidence {
+pub(in crate::commands::api) struct Evidence {
     /// Why there is no answer at all.
     pub(super) unreachable: Option<String>,
     /// Why the server did not say its state, or that of the destinations.
     pub(super) unread: Option<String>,
-    pub(super) status: Option<InstallationStatus>,
+    pub(in crate::commands::api) status: Option<InstallationStatus>,
     /// How far the clock of the server is ahead of that of this machine, in seconds.
     pub(super) clock_ahead_s: Option<f64>,
     /// What an operator should look at, or why the process is not ready.
@@ -46,7 +46,7 @@ pub(super) struct Evidence {
     pub(super) rows: Vec<OverviewRow>,
     /// The receivers that answer many sends with 429.
     pub(super) refusing: Vec<ActiveAlert>,
-    pub(super) groups: Vec<LimitGroupRow>,
+    pub(in crate::commands::api) groups: Vec<LimitGroupRow>,
     /// When the first destinations were paused whose deliveries wait, by their ids.
     pub(super) paused_at: HashMap<String, Timestamp>,
     /// How the last attempts at the first destinations with an open breaker failed, by their ids: `503`, `dns`.
@@ -61,14 +61,8 @@ impl Evidence {
     /// Asks the server. A wrong key is an error: nothing can be judged then.
     pub(super) async fn gather(call: &Call) -> anyhow::Result<Self> {
         let mut evidence = Self::default();
-        let clock = SystemClock::start();
-        let asked = clock.wall();
-        match call.client.get(&status::PATH, &Fields::new()).await {
-            Ok(answer) => {
-                let status: InstallationStatus = answer.read()?;
-                evidence.clock_ahead_s = Some(ahead(status.as_of, asked, clock.wall()));
-                evidence.status = Some(status);
-            }
+        match evidence.ask(call).await {
+            Ok(_) => {}
             Err(error) if error.is::<Unreachable>() => {
                 evidence.unreachable = Some(format!("{error:#}"));
                 return Ok(evidence);
@@ -77,6 +71,24 @@ impl Evidence {
             // The server answers, and its store does not: the other answers say more.
             Err(error) => evidence.unread = Some(format!("{error:#}")),
         }
+        evidence.look(call).await?;
+        Ok(evidence)
+    }
+
+    /// Asks for the state of the installation. Returns it as the server sends it.
+    pub(in crate::commands::api) async fn ask(&mut self, call: &Call) -> anyhow::Result<Answer> {
+        let clock = SystemClock::start();
+        let asked = clock.wall();
+        let answer = call.client.get(&status::PATH, &Fields::new()).await?;
+        let status: InstallationStatus = answer.read()?;
+        self.clock_ahead_s = Some(ahead(status.as_of, asked, clock.wall()));
+        self.status = Some(status);
+        Ok(answer)
+    }
+
+    /// Asks for all else, as far as the server says it.
+    pub(in crate::commands::api) async fn look(&mut self, call: &Call) -> anyhow::Result<()> {
+        let evidence = self;
         evidence.readiness = match call.client.get(&["readyz"], &Fields::new()).await {
             Ok(answer) => Some(Ok(answer.read()?)),
             Err(error) => Some(Err(format!("{error:#}"))),
@@ -115,7 +127,7 @@ impl Evidence {
         }
         evidence.metrics =
             call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());
-        Ok(evidence)
+        Ok(())
     }
 
     /// What was looked at, for the end of the report.

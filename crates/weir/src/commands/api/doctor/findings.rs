@@ -7,6 +7,7 @@ use weir_core::stall::Fault;
 
 use super::{
     super::overview::title,
+    clocks::clocks,
     evidence::{Evidence, has_open_breaker, is_behind_a_pause},
     finding::{
         Finding,
@@ -22,9 +23,6 @@ const SLOW_STORE_MS: f64 = 60.0;
 const SLOW_QUEUE_MS: f64 = 15.0;
 /// Permits are taken within milliseconds while a worker has places.
 const LATE_PERMITS_MS: u64 = 5_000;
-/// Clocks that are kept agree within milliseconds; receivers refuse signatures whose time is wrong by minutes.
-const CLOCK_NOTE_S: f64 = 2.0;
-const CLOCK_PROBLEM_S: f64 = 30.0;
 /// Less free space is filled within minutes by a busy installation, or within a day.
 const DISK_PROBLEM: u64 = 512 << 20;
 const DISK_NOTE: u64 = 5 << 30;
@@ -54,8 +52,8 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
         depths(&mut found, status);
         disk(&mut found, &status.store);
     }
+    clocks(&mut found, evidence);
     readiness(&mut found, evidence);
-    clock(&mut found, evidence);
     resources(&mut found, evidence);
     faults(&mut found, evidence);
     outage(&mut found, evidence);
@@ -162,8 +160,8 @@ fn readiness(found: &mut Vec<Finding>, evidence: &Evidence) {
             let others = readiness.warnings.iter().filter(|warning| !warning.contains("ms to answer"));
             found.extend(others.map(|warning| finding(Note, "server", warning.clone(), "see the runbook")));
         }
-        // It is known already that a backend is away.
-        Some(Err(reason)) if found.is_empty() => {
+        // A problem that is known already is the cause.
+        Some(Err(reason)) if found.iter().all(|finding| finding.severity != Problem) => {
             let text = format!("the process is not ready: {reason}");
             found.push(finding(
                 Problem,
@@ -173,22 +171,6 @@ fn readiness(found: &mut Vec<Finding>, evidence: &Evidence) {
             ));
         }
         _ => {}
-    }
-}
-
-fn clock(found: &mut Vec<Finding>, evidence: &Evidence) {
-    let of_redis = evidence
-        .gauge("weir_clock_offset_seconds")
-        .map(|offset| (offset, "the clock of Redis", "that of Weir's machine"));
-    let of_server = evidence.clock_ahead_s.map(|offset| (offset, "the clock of the server", "that of this machine"));
-    for (offset, one, other) in [of_redis, of_server].into_iter().flatten() {
-        if offset.abs() < CLOCK_NOTE_S {
-            continue;
-        }
-        let severity = if offset.abs() < CLOCK_PROBLEM_S { Note } else { Problem };
-        let way = if offset > 0.0 { "ahead of" } else { "behind" };
-        let text = format!("{one} is {:.1} s {way} {other}: receivers refuse signatures of a wrong time", offset.abs());
-        found.push(finding(severity, "clock", text, "keep both clocks with NTP (chrony, systemd-timesyncd)"));
     }
 }
 
@@ -520,7 +502,7 @@ mod tests {
         assert_eq!(subjects(&clock(90.0)), [(Problem, "clock")]);
         let metrics = "weir_clock_offset_seconds 31.5\nprocess_open_fds 95\nprocess_max_fds 100\n".to_owned();
         let found = told(&Evidence { metrics: Some(metrics), ..Evidence::default() });
-        assert_eq!(subjects(&found), [(Problem, "clock"), (Problem, "server")]);
+        assert_eq!(subjects(&found), [(Problem, "clock"), (Problem, "server")], "an earlier version states no clock");
         let replica = |up| format!("weir_replica_up {up}\nweir_replica_lag_seconds 90\n");
         let told_of = |up| told(&Evidence { metrics: Some(replica(up)), ..Evidence::default() });
         assert_eq!(subjects(&told_of(0)), [(Note, "store")]);
