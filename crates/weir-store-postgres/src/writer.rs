@@ -198,7 +198,8 @@ struct Writer<O: Operation> {
     /// Held by a small batch while it runs: its guard is the [`Turn`].
     turn: Arc<Mutex<()>>,
     options: PgConnectOptions,
-    connection: Option<PgConnection>,
+    /// With [`ServerWatch::moves`](crate::server_watch::ServerWatch::moves) of its opening.
+    connection: Option<(PgConnection, u64)>,
     redial: Redial,
     shared: Arc<Shared>,
     commit_seconds: Histogram,
@@ -217,7 +218,7 @@ impl<O: Operation> Writer<O> {
             // The next small batch may run.
             drop(turn);
         }
-        if let Some(connection) = self.connection {
+        if let Some((connection, _)) = self.connection {
             // A failed close does not matter: the server notices the end of the connection.
             let _ = connection.close().await;
         }
@@ -303,9 +304,10 @@ impl<O: Operation> Writer<O> {
     }
 
     async fn try_batch(&mut self, batch: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            missing => missing.insert(self.redial.connect(&self.options).await?),
+        let moves = self.shared.server.moves();
+        let (connection, _) = match &mut self.connection {
+            Some(connection) if connection.1 == moves => connection,
+            missing => missing.insert((self.redial.connect(&self.options).await?, moves)),
         };
         let outcome = within(O::TIMEOUT, O::run(batch, connection, &self.shared)).await;
         // A connection in an unknown state may be inside a transaction. The next batch opens another.

@@ -15,6 +15,9 @@ use crate::backends::Backends;
 /// How long the deregistration may take on shutdown.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Reasons of one failure that are logged: some name a request, so their number is not bounded otherwise.
+const MOST_REASONS: usize = 5;
+
 pub(crate) struct Heartbeat {
     backends: Backends,
     process: ProcessId,
@@ -32,29 +35,36 @@ impl Heartbeat {
         Ok(Self { backends, process, profile })
     }
 
-    /// Beats until the task is aborted. Each reason of a failure is logged once.
+    /// Beats until the task is aborted. Each reason of a failure is logged once until a beat succeeds again: while a server
+    /// is away, reasons alternate.
     pub(crate) async fn keep(mut self, readiness: Readiness) {
-        let mut failure = None;
+        let mut logged: Vec<String> = Vec::new();
         loop {
             tokio::time::sleep(BEAT_EVERY).await;
             let error = self.beat().await.err();
             let lacks_key = matches!(error, Some(StoreError::Sealed(_)));
             readiness.set_lacks_key(lacks_key);
-            let now_failing = error.map(|error| error.to_string());
-            if now_failing != failure {
-                match &now_failing {
-                    Some(error) if lacks_key => tracing::error!(
-                        error,
-                        "this process lacks a key, and sends nothing; add the key to WEIR_ENCRYPTION_KEYS and restart it"
-                    ),
-                    Some(error) => tracing::warn!(
-                        error,
-                        "cannot record the heartbeat of this process in the store; nothing is sent without it"
-                    ),
-                    None => tracing::info!("the store records the heartbeat of this process again"),
+            let Some(error) = error.map(|error| error.to_string()) else {
+                if !std::mem::take(&mut logged).is_empty() {
+                    tracing::info!("the store records the heartbeat of this process again");
                 }
-                failure = now_failing;
+                continue;
+            };
+            if logged.contains(&error) || logged.len() == MOST_REASONS {
+                continue;
             }
+            if lacks_key {
+                tracing::error!(
+                    error,
+                    "this process lacks a key, and sends nothing; add the key to WEIR_ENCRYPTION_KEYS and restart it"
+                );
+            } else {
+                tracing::warn!(
+                    error,
+                    "cannot record the heartbeat of this process in the store; nothing is sent without it"
+                );
+            }
+            logged.push(error);
         }
     }
 

@@ -150,8 +150,11 @@ async fn a_process_with_a_new_beat_is_not_declared_dead() {
     };
     let seen = of_mortal().await.unwrap();
     assert_eq!(of_mortal().await, Some(seen), "only the process itself raises its beat");
-    assert!(mortal.beat(None).await.unwrap());
+    assert!(mortal.beat(Some(-40_000_000)).await.unwrap());
     assert_ne!(of_mortal().await, Some(seen));
+    let clocks = observer.running_processes().await.unwrap();
+    let clock = clocks.iter().find(|process| process.id == seen.id).and_then(|process| process.clock_ahead_us);
+    assert_eq!(clock, Some(-40_000_000), "others see its clock");
     assert!(!observer.declare_dead(seen.id, seen.beat).await.unwrap());
     assert!(mortal.beat(None).await.unwrap());
     let seen = of_mortal().await.unwrap();

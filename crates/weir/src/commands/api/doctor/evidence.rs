@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::json;
 use weir_api_types::{
-    ActiveAlert, Activity, DestinationOverview, InstallationStatus, LimitGroupRow, OverviewRow, Readiness,
+    ActiveAlert, Activity, DestinationOverview, InstallationStatus, LastFailure, LimitGroupRow, OverviewRow,
+    Readiness,
 };
 use weir_core::{Clock as _, Timestamp};
 
@@ -25,6 +26,16 @@ const MOST_CHANGES: usize = 100;
 /// Whether deliveries wait behind a pause.
 pub(super) fn is_behind_a_pause(row: &OverviewRow) -> bool {
     row.destination.paused && row.backlog > 0
+}
+
+/// Whether no attempt of the last minute succeeded.
+pub(super) fn is_failing(row: &OverviewRow) -> bool {
+    row.reason.as_deref() == Some("failing")
+}
+
+/// The status of an answer, or the kind of an error: `503`, `dns`.
+pub(super) fn error_of(last: &LastFailure) -> Option<String> {
+    last.status_code.map(|status| status.to_string()).or_else(|| last.error_kind.clone())
 }
 
 pub(super) fn has_open_breaker(row: &OverviewRow) -> bool {
@@ -49,8 +60,9 @@ pub(in crate::commands::api) struct Evidence {
     pub(in crate::commands::api) groups: Vec<LimitGroupRow>,
     /// When the first destinations were paused whose deliveries wait, by their ids.
     pub(super) paused_at: HashMap<String, Timestamp>,
-    /// How the last attempts at the first destinations with an open breaker failed, by their ids: `503`, `dns`.
-    pub(super) last_errors: HashMap<String, String>,
+    /// How the last attempts failed at the first destinations with an open breaker and at the first that fail, by their
+    /// ids.
+    pub(super) last_failures: HashMap<String, LastFailure>,
     /// There are more destinations than were read.
     pub(super) is_cut: bool,
     /// The metrics of the process that answers; `None`: it serves them elsewhere.
@@ -118,12 +130,12 @@ impl Evidence {
             let pause = changes.into_iter().find(|change| change.action == "destination.paused");
             evidence.paused_at.extend(pause.map(|pause| (row.destination.id.clone(), pause.at)));
         }
-        for row in evidence.rows.iter().filter(|row| has_open_breaker(row)).take(NAMED) {
+        let broken = evidence.rows.iter().filter(|row| has_open_breaker(row)).take(NAMED);
+        for row in broken.chain(evidence.rows.iter().filter(|row| is_failing(row)).take(NAMED)) {
             let path = ["v1", "destinations", &row.destination.id, "overview"];
             let Ok(answer) = call.client.get(&path, &Fields::new()).await else { break };
             let Some(last) = answer.read::<DestinationOverview>()?.last_failure else { continue };
-            let error = last.status_code.map(|status| status.to_string()).or(last.error_kind);
-            evidence.last_errors.extend(error.map(|error| (row.destination.id.clone(), error)));
+            evidence.last_failures.insert(row.destination.id.clone(), last);
         }
         evidence.metrics =
             call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());

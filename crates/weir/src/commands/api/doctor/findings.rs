@@ -8,7 +8,7 @@ use weir_core::stall::Fault;
 use super::{
     super::overview::title,
     clocks::clocks,
-    evidence::{Evidence, has_open_breaker, is_behind_a_pause},
+    evidence::{Evidence, error_of, has_open_breaker, is_behind_a_pause, is_failing},
     finding::{
         Finding,
         Severity::{Note, Problem},
@@ -32,6 +32,8 @@ const DISK_FULL: u64 = 16 << 20;
 const UNWRITABLE_STEP: &str =
     "docs/operations/sqlite.md#what-the-messages-mean says what to do for this cause, also for PostgreSQL";
 const REFUSING_STEP: &str = "docs/operations/runbook.md#weirredisaway says what to do: memory, password, failover";
+/// Of an error as much is shown.
+const ERROR_CHARS: usize = 120;
 const LARGE_WAL_BYTES: f64 = (1_u64 << 30) as f64;
 
 /// The findings, problems first.
@@ -284,11 +286,12 @@ fn start(role: &str) -> String {
 fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
     let rows = &evidence.rows;
     let all = |matches: fn(&OverviewRow) -> bool| rows.iter().filter(|row| matches(row)).collect::<Vec<_>>();
+    let last = |row: &OverviewRow| evidence.last_failures.get(&row.destination.id);
     let open = all(has_open_breaker);
     if let Some(first) = open.first() {
         let reason = first.destination.breaker_reason.as_deref().unwrap_or("it fails");
         // Each may fail in its own way: the resolver, a certificate, the answers.
-        let with_error = |row: &&OverviewRow| match evidence.last_errors.get(&row.destination.id) {
+        let with_error = |row: &&OverviewRow| match last(row).and_then(error_of) {
             Some(error) => format!("{} ({error})", title(&row.destination)),
             None => title(&row.destination).to_owned(),
         };
@@ -341,9 +344,21 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
             format!("weir preview '{}' --limit N/second shows what another limit would do", title(&first.destination)),
         ));
     }
-    let failing = all(|row| row.reason.as_deref() == Some("failing"));
+    let failing = all(is_failing);
     if let Some(first) = failing.first() {
-        let text = format!("no attempt of the last minute succeeded at {}", named(failing.iter().copied()));
+        let with_error =
+            |row: &&OverviewRow| match last(row).and_then(|last| Some((error_of(last)?, last.error.as_deref(), last.at))) {
+                // Of a status the error says no more.
+                Some((kind, Some(error), at)) if kind.parse::<u16>().is_err() => {
+                    let error: String = error.chars().take(ERROR_CHARS).collect();
+                    format!("{} ({kind} at {at}: {error})", title(&row.destination))
+                }
+                Some((kind, _, at)) => format!("{} ({kind} at {at})", title(&row.destination)),
+                None => title(&row.destination).to_owned(),
+            };
+        let names: Vec<_> = failing.iter().map(with_error).collect();
+        let text =
+            format!("no attempt of the last minute succeeded at {}", listed(names.iter().map(String::as_str)));
         let next = format!(
             "weir deliveries list --destination '{}' --state retrying shows the errors; timeouts are a receiver that hangs; Weir sends again, \
              and the owner of the receiver must act",
@@ -543,17 +558,33 @@ mod tests {
             row("Echo", json!({}), json!({"undelivered": 3, "drains": false, "reason": "slow"})),
             row("Fern", json!({"id": "dst_6", "paused": true}), json!({"undelivered": 0})),
             row("Gold", json!({"id": "dst_7", "paused": true}), json!({"undelivered": 0})),
-            row("Hung", json!({}), json!({"undelivered": 0, "reason": "failing"})),
+            row("Hung", json!({"id": "dst_8"}), json!({"undelivered": 0, "reason": "failing"})),
+            row("Iris", json!({"id": "dst_9"}), json!({"undelivered": 0, "reason": "failing"})),
         ];
         let paused_at = HashMap::from([("dst_6".to_owned(), Timestamp::from_secs(1_800_000_000))]);
-        let last_errors = HashMap::from([("dst_2".to_owned(), "dns".to_owned())]);
-        let found = told(&Evidence { rows, paused_at, last_errors, ..Evidence::default() });
+        let failure = |id: &str, status: Option<u16>, kind: &str| {
+            let failure = json!({
+                "delivery_id": "dlv_1", "number": 1, "at": "2026-11-26T04:29:51.000Z", "status_code": status,
+                "error_kind": kind, "error": "it said no", "answer": null,
+            });
+            (id.to_owned(), serde_json::from_value(failure).unwrap())
+        };
+        let last_failures = HashMap::from([
+            failure("dst_2", None, "dns"),
+            failure("dst_8", Some(503), "5xx"),
+            failure("dst_9", None, "timeout"),
+        ]);
+        let found = told(&Evidence { rows, paused_at, last_failures, ..Evidence::default() });
         assert!(found.iter().all(|(severity, ..)| *severity == Note), "{found:?}");
         let texts: Vec<_> = found.iter().map(|(.., text)| text.as_str()).collect();
         assert_eq!(texts[0], "breakers are open: Acme, Bolt (dns), Core and 1 more (10 failures in a row)");
         assert_eq!(texts[1], "deliveries wait behind a pause: Fern (since 2027-01-15T08:00:00.000Z), Gold");
         assert!(texts[2].ends_with("never drains: Echo") && texts[4].ends_with("limits: Echo"), "{texts:?}");
-        assert_eq!(texts[3], "no attempt of the last minute succeeded at Hung");
+        assert_eq!(
+            texts[3],
+            "no attempt of the last minute succeeded at Hung (503 at 2026-11-26T04:29:51.000Z), Iris (timeout at \
+             2026-11-26T04:29:51.000Z: it said no)"
+        );
         assert_eq!(texts[5], "3 dead letters at Echo");
     }
 
