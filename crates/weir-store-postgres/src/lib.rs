@@ -105,6 +105,7 @@ use outbox::Releasing;
 use partitions::Partitions;
 use processes::{Beating, OwnProcess};
 use prune::Pruning;
+use prune_days::FinishedDays;
 use replica::Replica;
 use results::Settling;
 use server_watch::ServerWatch;
@@ -189,6 +190,7 @@ struct Shared {
     keyring: Keyring,
     heads: Heads,
     server: ServerWatch,
+    finished_days: FinishedDays,
 }
 
 /// The size of the body cache, which keeps the bodies of stored events for the first claims of their deliveries.
@@ -207,6 +209,7 @@ impl Default for Shared {
             keyring: Keyring::default(),
             heads: Heads::default(),
             server: ServerWatch::default(),
+            finished_days: FinishedDays::default(),
         }
     }
 }

@@ -43,8 +43,12 @@ impl Repeats {
 
     fn judge_at(&self, place: Identifier, name: impl FnOnce() -> String, now: Instant) -> Verdict {
         let mut places = self.0.lock();
-        let place =
-            places.entry(place).or_insert_with(|| Place { name: name(), since: now, left: Self::PER_MINUTE, suppressed: 0 });
+        let place = places.entry(place).or_insert_with(|| Place {
+            name: name(),
+            since: now,
+            left: Self::PER_MINUTE,
+            suppressed: 0,
+        });
         if now.duration_since(place.since) >= WINDOW {
             // What repeated in the last minute is known by now. An agent that fails every second would write its lines
             // of each minute one after the other.

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 use weir_api_types::{
-    ActiveAlert, Activity, DestinationOverview, InstallationStatus, LastFailure, LimitGroupRow, OverviewRow,
-    Readiness,
+    ActiveAlert, Activity, DestinationOverview, InstallationStatus, LastFailure, LimitGroupRow, OverviewRow, Readiness,
 };
 use weir_core::{Clock as _, Timestamp};
 

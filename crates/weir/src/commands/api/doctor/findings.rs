@@ -346,19 +346,19 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
     }
     let failing = all(is_failing);
     if let Some(first) = failing.first() {
-        let with_error =
-            |row: &&OverviewRow| match last(row).and_then(|last| Some((error_of(last)?, last.error.as_deref(), last.at))) {
-                // Of a status the error says no more.
-                Some((kind, Some(error), at)) if kind.parse::<u16>().is_err() => {
-                    let error: String = error.chars().take(ERROR_CHARS).collect();
-                    format!("{} ({kind} at {at}: {error})", title(&row.destination))
-                }
-                Some((kind, _, at)) => format!("{} ({kind} at {at})", title(&row.destination)),
-                None => title(&row.destination).to_owned(),
-            };
+        let with_error = |row: &&OverviewRow| match last(row)
+            .and_then(|last| Some((error_of(last)?, last.error.as_deref(), last.at)))
+        {
+            // Of a status the error says no more.
+            Some((kind, Some(error), at)) if kind.parse::<u16>().is_err() => {
+                let error: String = error.chars().take(ERROR_CHARS).collect();
+                format!("{} ({kind} at {at}: {error})", title(&row.destination))
+            }
+            Some((kind, _, at)) => format!("{} ({kind} at {at})", title(&row.destination)),
+            None => title(&row.destination).to_owned(),
+        };
         let names: Vec<_> = failing.iter().map(with_error).collect();
-        let text =
-            format!("no attempt of the last minute succeeded at {}", listed(names.iter().map(String::as_str)));
+        let text = format!("no attempt of the last minute succeeded at {}", listed(names.iter().map(String::as_str)));
         let next = format!(
             "weir deliveries list --destination '{}' --state retrying shows the errors; timeouts are a receiver that hangs; Weir sends again, \
              and the owner of the receiver must act",
