@@ -27,7 +27,7 @@ use crate::{
     prune::Pruning,
     replica::{CHECK_TIMEOUT, Replica},
     schema, sealing_keys,
-    writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, Writers, connect, recoverable, within},
+    writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, PING_TIMEOUT, Writers, connect, recoverable, within},
 };
 
 /// The oldest supported server, as a `server_version_num`.
@@ -281,7 +281,9 @@ fn pool(most: u32, acquire_timeout: Duration, options: PgConnectOptions, shared:
         .before_acquire(move |connection, of| {
             let has_left =
                 shared.as_ref().is_some_and(|shared| shared.server.has_left(Instant::now().checked_sub(of.age)));
-            Box::pin(async move { Ok(!has_left && (of.idle_for < TRUSTED_FOR || connection.ping().await.is_ok())) })
+            Box::pin(async move {
+                Ok(!has_left && (of.idle_for < TRUSTED_FOR || within(PING_TIMEOUT, connection.ping()).await.is_ok()))
+            })
         })
         .connect_lazy_with(options)
 }

@@ -13,6 +13,53 @@ use weir_test_support::Postgres;
 
 use crate::fixtures::{NOW, creation, destination, event};
 
+/// Whether connections that were open before a moment are dropped without a word.
+type Drops = Arc<std::sync::atomic::AtomicBool>;
+
+/// A port in front of a server, which stops forwarding what comes on its older connections once `drops` is set.
+async fn forgetful(server: u16, drops: Drops) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (drops, is_new) = (drops.clone(), drops.load(SeqCst));
+            tokio::spawn(async move {
+                let server = TcpStream::connect(("127.0.0.1", server)).await?;
+                let ((mut from, mut to), (mut back, mut answers)) = (client.into_split(), server.into_split());
+                tokio::spawn(async move { tokio::io::copy(&mut back, &mut to).await });
+                let mut bytes = vec![0; 65_536];
+                loop {
+                    let read = tokio::io::AsyncReadExt::read(&mut from, &mut bytes).await?;
+                    if read == 0 {
+                        return Ok::<_, std::io::Error>(());
+                    }
+                    if is_new || !drops.load(SeqCst) {
+                        tokio::io::AsyncWriteExt::write_all(&mut answers, &bytes[..read]).await?;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn idle_connections_that_were_dropped_without_a_word_cost_a_second() {
+    let (postgres, drops) = (Postgres::start().await.unwrap(), Drops::default());
+    let port = forgetful(postgres.port(), drops.clone()).await;
+    let url = postgres.url().replace(&format!(":{}", postgres.port()), &format!(":{port}"));
+    let store = PostgresStore::open(&url, NOW).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
+    store.ingest_part(&[event(1)].into(), 0).await.unwrap();
+    drops.store(true, SeqCst);
+    // Idle for longer than connections are trusted.
+    tokio::time::sleep(std::time::Duration::from_millis(5_200)).await;
+    let asked = tokio::time::Instant::now();
+    store.ingest_part(&[event(2)].into(), 0).await.unwrap();
+    store.create_destination(destination(2), creation()).await.unwrap();
+    assert!(asked.elapsed().as_secs() < 15, "{:?}", asked.elapsed());
+}
+
 /// A port that forwards each new connection to the server of that moment.
 async fn address(server: Arc<AtomicU16>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_api_types::{ActiveAlert, Backend, InstallationStatus, OverviewRow, Process};
+use weir_api_types::{ActiveAlert, Backend, InstallationStatus, LastFailure, OverviewRow, Process};
 use weir_core::stall::Fault;
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
     clocks::clocks,
     evidence::{Evidence, error_of, has_open_breaker, is_behind_a_pause, is_failing},
     finding::{
-        Finding,
+        Finding, NAMED,
         Severity::{Note, Problem},
         finding, listed,
     },
@@ -136,10 +136,10 @@ fn depths(found: &mut Vec<Finding>, status: &InstallationStatus) {
     }
     let waited = span_s(depths.oldest_waited_ms as f64 / 1_000.0);
     let text = format!(
-        "{} wait for a worker, the oldest for {waited}: the workers are full, suspended or cut off",
+        "{} wait for a worker, the oldest for {waited}: the workers are full, suspended, cut off, or use another Redis or prefix",
         count(depths.ready, "permit", "permits")
     );
-    found.push(finding(Problem, "lag", text, "look at the load of the workers; start more of them, or raise WEIR_WORKER_CAPACITY and the limit of open files"));
+    found.push(finding(Problem, "lag", text, "look at weir_worker_busy_ratio: near 1, start more workers, or raise WEIR_WORKER_CAPACITY and the limit of open files. Near 0, compare WEIR_REDIS_URL and WEIR_REDIS_PREFIX of the workers with those of the schedulers (`weir config check`)"));
 }
 
 fn disk(found: &mut Vec<Finding>, store: &Backend) {
@@ -237,6 +237,7 @@ fn is_told(found: &[Finding], fault: Fault) -> bool {
     let names = |finding: &Finding| match fault {
         Fault::QueueAway => finding.subject == "queue" && finding.severity == Problem,
         Fault::StoreSlow | Fault::StoreUnwritable => matches!(finding.subject, "store" | "disk"),
+        Fault::WorkersFull if finding.subject == "lag" => true,
         fault => finding.found.starts_with(fault.sentence()),
     };
     found.iter().any(names)
@@ -297,9 +298,14 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
         };
         let names: Vec<_> = open.iter().map(with_error).collect();
         let text = format!("breakers are open: {} ({reason})", listed(names.iter().map(String::as_str)));
-        let next = format!(
-            "weir deliveries list --destination '{}' --state retrying shows the errors; the owner of the receiver must act",
-            title(&first.destination)
+        let next = common_cause(open.iter().filter_map(|row| last(row))).map_or_else(
+            || {
+                format!(
+                    "weir deliveries list --destination '{}' --state retrying shows the errors; the owner of the receiver must act",
+                    title(&first.destination)
+                )
+            },
+            str::to_owned,
         );
         found.push(finding(Note, "receivers", text, next));
     }
@@ -393,6 +399,27 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
             text,
             "weir deliveries groups shows why; weir replays create sends them again",
         ));
+    }
+}
+
+/// What to look at on this side if as many receivers as are looked at fail in the same way: so many rarely fail at the same
+/// time by themselves.
+fn common_cause<'a>(failures: impl Iterator<Item = &'a LastFailure>) -> Option<&'static str> {
+    let kinds: Vec<_> = failures.filter_map(|failure| failure.error_kind.as_deref()).collect();
+    if kinds.len() < NAMED || kinds.iter().any(|kind| *kind != kinds[0]) {
+        return None;
+    }
+    match kinds[0] {
+        "dns" => Some(
+            "several names cannot be resolved: look at the resolver of the workers (/etc/resolv.conf, `getent hosts NAME`) before you ask the owners",
+        ),
+        "connect" | "timeout" => Some(
+            "several receivers cannot be reached: look at the outbound network of the workers (firewall, NAT, network policy) before you ask the owners",
+        ),
+        "tls" => Some(
+            "several certificates are refused: look at the clock and the trusted authorities of the workers before you ask the owners",
+        ),
+        _ => None,
     }
 }
 
@@ -586,6 +613,20 @@ mod tests {
              2026-11-26T04:29:51.000Z: it said no)"
         );
         assert_eq!(texts[5], "3 dead letters at Echo");
+    }
+
+    #[test]
+    fn receivers_that_all_fail_in_the_same_way_point_to_this_side() {
+        let failure = |kind: &str| {
+            let failure =
+                json!({"delivery_id": "dlv_1", "number": 1, "at": "2026-11-26T04:29:51.000Z", "error_kind": kind});
+            serde_json::from_value::<LastFailure>(failure).unwrap()
+        };
+        let cause = |kinds: &[&str]| common_cause(kinds.iter().map(|kind| failure(kind)).collect::<Vec<_>>().iter());
+        assert!(cause(&["dns", "dns", "dns"]).unwrap().contains("resolver of the workers"));
+        assert_eq!(cause(&["dns", "dns"]), None, "two are no pattern");
+        assert_eq!(cause(&["dns", "connect", "dns"]), None);
+        assert_eq!(cause(&["5xx", "5xx", "5xx"]), None);
     }
 
     #[test]
