@@ -190,9 +190,10 @@ pub struct DestinationOverview {
     pub waits_for: Option<WaitsFor>,
     /// The setting that would let it send faster; null unless `reason` is `slow` or `limit`.
     pub advice: Option<Advice>,
-    /// The last failed attempt; null while the breaker is closed.
+    /// The last failed attempt; null while the breaker is closed, unless `reason` is `failing`.
     pub last_failure: Option<LastFailure>,
-    /// How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed.
+    /// How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed, unless
+    /// `reason` is `failing`.
     pub failures: Vec<ErrorCount>,
 }
 

@@ -167,6 +167,11 @@ pub struct Process {
     pub host: Option<String>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
+    /// By how many seconds the clock of its machine is ahead of that of Redis, at its last heartbeat; negative: behind.
+    /// Beyond 30 s the process is not ready. Null: an older version, or a queue without a server.
+    #[serde(default)]
+    #[schema(example = 0.002)]
+    pub clock_ahead_s: Option<f64>,
 }
 
 /// How much is in the queue.

@@ -56,7 +56,7 @@ impl Fault {
             Self::StoreUnwritable => "the database takes no writes",
             Self::NoWorker => "no worker runs",
             Self::NoScheduler => "no scheduler runs",
-            Self::WorkersFull => "the workers have no free places",
+            Self::WorkersFull => "the workers take nothing: they have no free places, or use another Redis or prefix",
             Self::NotStarted => "workers hold its permits and start none of them",
             Self::NotPublished => "the schedulers publish nothing for it",
         }

@@ -19,7 +19,7 @@ pub(crate) fn store_error(error: &sqlx::Error) -> StoreError {
     {
         return StoreError::Sealed(*unopened);
     }
-    let reason = error.to_string();
+    let reason = reason(error);
     let is_transient = match error {
         sqlx::Error::Database(database) => {
             conflicts(error)
@@ -44,6 +44,16 @@ pub(crate) fn store_error(error: &sqlx::Error) -> StoreError {
         None if is_transient => StoreError::Unavailable(reason),
         None => StoreError::Failed(reason),
     }
+}
+
+/// The error for people. A port without a server behind it closes the connection at once (a load balancer, a proxy, a
+/// service without endpoints), and the library calls that unexpected data.
+fn reason(error: &sqlx::Error) -> String {
+    let text = error.to_string();
+    if text.contains("unexpected response from SSLRequest: 0x00") {
+        return "the connection was closed at once: there is no PostgreSQL behind this address at present".to_owned();
+    }
+    text
 }
 
 /// What keeps the server from writing, if that is the error.
@@ -83,4 +93,26 @@ pub(crate) fn is_in_use(error: &sqlx::Error) -> bool {
 pub(crate) fn leaves_connection_sound(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(database) = error else { return false };
     ["22", "23", "40"].contains(&code(database.as_ref()).get(..2).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_without_a_server_behind_it_is_named() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // A proxy that takes connections and has nothing to forward them to.
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let mut asked = [0; 8];
+                let _ = tokio::io::AsyncReadExt::read_exact(&mut socket, &mut asked).await;
+            }
+        });
+        let url = format!("postgres://weir@127.0.0.1:{port}/weir");
+        let error = <sqlx::PgConnection as sqlx::Connection>::connect(&url).await.unwrap_err();
+        let StoreError::Unavailable(reason) = store_error(&error) else { panic!("{error:?}") };
+        assert!(reason.contains("there is no PostgreSQL behind this address"), "{reason}");
+    }
 }

@@ -79,6 +79,7 @@ mod rows;
 mod schema;
 mod sealed_rows;
 mod sealing_keys;
+mod server_watch;
 mod shedding;
 mod traffic;
 mod writer;
@@ -104,8 +105,10 @@ use outbox::Releasing;
 use partitions::Partitions;
 use processes::{Beating, OwnProcess};
 use prune::Pruning;
+use prune_days::FinishedDays;
 use replica::Replica;
 use results::Settling;
+use server_watch::ServerWatch;
 use writer::Writers;
 
 /// The store of one process in a PostgreSQL database.
@@ -154,6 +157,18 @@ impl PostgresStore {
         }
     }
 
+    /// Looks with a new connection whether the address leads to another server than before, as after a promotion whose old
+    /// primary lives on. Then older connections are closed before their next use. Returns whether it does.
+    pub async fn watch_server(&self) -> StoreResult<bool> {
+        let has_moved = self.shared.server.look(&self.pool.connect_options()).await;
+        let has_moved = has_moved.map_err(|error| errors::store_error(&error))?;
+        if has_moved {
+            // It holds the lock of the retention there.
+            drop(self.pruning.lock().await.take());
+        }
+        Ok(has_moved)
+    }
+
     /// The size of the database in bytes, and how much of the write-ahead log a replication slot keeps. Reads the sizes of
     /// all files, so ask seldom.
     pub async fn sizes(&self) -> StoreResult<(u64, u64)> {
@@ -174,6 +189,8 @@ struct Shared {
     write_failures: WriteFailures,
     keyring: Keyring,
     heads: Heads,
+    server: ServerWatch,
+    finished_days: FinishedDays,
 }
 
 /// The size of the body cache, which keeps the bodies of stored events for the first claims of their deliveries.
@@ -191,6 +208,8 @@ impl Default for Shared {
             write_failures: WriteFailures::default(),
             keyring: Keyring::default(),
             heads: Heads::default(),
+            server: ServerWatch::default(),
+            finished_days: FinishedDays::default(),
         }
     }
 }

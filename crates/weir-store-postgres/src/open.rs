@@ -15,6 +15,7 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
     raw_sql,
 };
+use tokio::time::Instant;
 use weir_core::{InstallationId, Timestamp};
 use weir_sealing::{KeyId, Keyring};
 use weir_store::{Obstacle, StoreError};
@@ -26,7 +27,7 @@ use crate::{
     prune::Pruning,
     replica::{CHECK_TIMEOUT, Replica},
     schema, sealing_keys,
-    writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, Writers, connect, recoverable, within},
+    writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, PING_TIMEOUT, Writers, connect, recoverable, within},
 };
 
 /// The oldest supported server, as a `server_version_num`.
@@ -188,9 +189,9 @@ impl PostgresStore {
             return Err(OpenError::KeyMissing { server, key });
         }
         let shared = Arc::new(Shared { keyring, heads, ..Shared::default() });
-        let pool = pool(connections.pool, CONNECT_TIMEOUT, options.clone());
+        let pool = pool(connections.pool, CONNECT_TIMEOUT, options.clone(), Some(Arc::clone(&shared)));
         // The server of the replica may be away.
-        let replica = replica.map(|options| Replica::new(self::pool(connections.pool, CHECK_TIMEOUT, options)));
+        let replica = replica.map(|options| Replica::new(self::pool(connections.pool, CHECK_TIMEOUT, options, None)));
         // Only what was acknowledged waits for the disk: events, edits and durable claims.
         let recoverable = recoverable(&options);
         let store = Self {
@@ -270,15 +271,19 @@ impl PostgresStore {
     }
 }
 
-/// A pool, which connects at its first use.
-fn pool(most: u32, acquire_timeout: Duration, options: PgConnectOptions) -> PgPool {
+/// A pool, which connects at its first use. With `shared` it leaves a server that the address has left.
+fn pool(most: u32, acquire_timeout: Duration, options: PgConnectOptions, shared: Option<Arc<Shared>>) -> PgPool {
     PgPoolOptions::new()
         .max_connections(most)
         .acquire_timeout(acquire_timeout)
         // A ping before each use would cost as much as most reads.
         .test_before_acquire(false)
-        .before_acquire(|connection, of| {
-            Box::pin(async move { Ok(of.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
+        .before_acquire(move |connection, of| {
+            let has_left =
+                shared.as_ref().is_some_and(|shared| shared.server.has_left(Instant::now().checked_sub(of.age)));
+            Box::pin(async move {
+                Ok(!has_left && (of.idle_for < TRUSTED_FOR || within(PING_TIMEOUT, connection.ping()).await.is_ok()))
+            })
         })
         .connect_lazy_with(options)
 }

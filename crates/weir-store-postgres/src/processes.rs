@@ -68,9 +68,9 @@ impl Processes for PostgresStore {
         self.read(sqlx::query(PROFILES), running_process).await
     }
 
-    async fn beat(&self) -> StoreResult<bool> {
+    async fn beat(&self, clock_ahead_us: Option<i64>) -> StoreResult<bool> {
         match self.shared.process.id() {
-            Some(id) => self.beats.ask(Beating(id)).await,
+            Some(id) => self.beats.ask(Beating { id, clock_ahead_us }).await,
             None => Ok(false),
         }
     }
@@ -123,14 +123,15 @@ impl Processes for PostgresStore {
 
 const REGISTER: &str = "INSERT INTO processes (beat) VALUES (0) RETURNING id";
 
-const BEAT: &str = "UPDATE processes SET beat = beat + 1 WHERE id = ANY($1) RETURNING id";
+const BEAT: &str = "UPDATE processes p SET beat = p.beat + 1, clock_ahead_us = b.ahead
+    FROM unnest($1::int[], $2::bigint[]) AS b (id, ahead) WHERE p.id = b.id RETURNING p.id";
 
 const PROCESSES: &str = "SELECT id, beat FROM processes ORDER BY id";
 
 const DESCRIBE: &str = "UPDATE processes SET role = $2, version = $3, started_at = $4, host = $5 WHERE id = $1";
 
-const PROFILES: &str = "SELECT id, coalesce(role, ''), coalesce(version, ''), started_at, coalesce(host, '')
-    FROM processes ORDER BY id";
+const PROFILES: &str = "SELECT id, coalesce(role, ''), coalesce(version, ''), started_at, coalesce(host, ''),
+    clock_ahead_us FROM processes ORDER BY id";
 
 const REMOVE: &str = "DELETE FROM processes WHERE id = $1 AND ($2::bigint IS NULL OR beat = $2)";
 
@@ -179,7 +180,7 @@ fn running_process(row: &PgRow) -> Result<RunningProcess, Unreadable> {
     let (role, version, host) = (row.text(1)?, row.text(2)?, row.text(4)?);
     // The columns are stored together, so one of them shows whether the others have values. Older versions store no host.
     let profile = row.optional_time(3)?.map(|started_at| ProcessProfile { role, version, host, started_at });
-    Ok(RunningProcess { id: process_id(row, 0)?, profile })
+    Ok(RunningProcess { id: process_id(row, 0)?, profile, clock_ahead_us: row.optional_int(5)? })
 }
 
 async fn remove(connection: &mut PgConnection, id: ProcessId, beat: Option<i64>) -> Result<bool, sqlx::Error> {
@@ -189,7 +190,10 @@ async fn remove(connection: &mut PgConnection, id: ProcessId, beat: Option<i64>)
 
 /// A beat. It has a connection of its own, so that it waits neither for other operations of this process nor for the
 /// disk.
-pub(crate) struct Beating(ProcessId);
+pub(crate) struct Beating {
+    id: ProcessId,
+    clock_ahead_us: Option<i64>,
+}
 
 #[async_trait]
 impl Operation for Beating {
@@ -205,8 +209,10 @@ impl Operation for Beating {
     }
 
     async fn run(batch: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<bool>, sqlx::Error> {
-        let raised: Vec<i32> =
-            sqlx::query_scalar(BEAT).bind(column(batch, |Self(id)| id.0)).fetch_all(connection).await?;
-        Ok(batch.iter().map(|Self(id)| raised.contains(&id.0)).collect())
+        let beat = sqlx::query_scalar(BEAT)
+            .bind(column(batch, |beating| beating.id.0))
+            .bind(column(batch, |beating| beating.clock_ahead_us));
+        let raised: Vec<i32> = beat.fetch_all(connection).await?;
+        Ok(batch.iter().map(|beating| raised.contains(&beating.id.0)).collect())
     }
 }

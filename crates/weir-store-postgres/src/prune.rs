@@ -80,10 +80,10 @@ impl PostgresStore {
             // Make one step of the phase that the position names.
             let step = match position {
                 PrunePosition::Deliveries(after) => prune_deliveries(&mut connection, cutoffs, after).await,
-                PrunePosition::Days(after) => find_day(&mut connection, cutoffs, after).await,
+                PrunePosition::Days(after) => find_day(&mut connection, cutoffs, after, &self.shared).await,
                 PrunePosition::Keys(after) => prune_keys(&mut connection, cutoffs, after, &self.shared).await,
                 PrunePosition::Events(after) => prune_events(&mut connection, after).await,
-                PrunePosition::Attempts(after) => prune_attempts(&mut connection, after).await,
+                PrunePosition::Attempts(after) => prune_attempts(&mut connection, after, &self.shared).await,
             };
             step.map(Some)
         })

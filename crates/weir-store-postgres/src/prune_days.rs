@@ -8,6 +8,9 @@
 //!           └─ many, or no more than are kept ─────── events ─ attempts, row by row ──────┘
 //! ```
 
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow, raw_sql};
 use weir_core::retention::Cutoffs;
 use weir_store::{PrunePosition, PruneStep, Pruned, first_id, rows::Row as _};
@@ -33,6 +36,40 @@ const COPY_SETTINGS: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL stateme
 /// They are copied if the day has so many events more than twice as many. So a day is copied only while that gives most
 /// of its disk back, and not in each pass again.
 const WORTH_IT: i64 = 1_000;
+
+/// The days of which everything that may go was deleted row by row, with the number of deliveries that were kept. While that
+/// number is the same, nothing else may go, so later passes do not read the rows of the day again. At most as many as there
+/// are days with partitions.
+#[derive(Debug, Default)]
+pub(crate) struct FinishedDays(Mutex<Finished>);
+
+#[derive(Debug, Default)]
+struct Finished {
+    /// The day that is being deleted row by row, as it was counted before.
+    begun: Option<(Day, i64)>,
+    kept: HashMap<Day, i64>,
+}
+
+impl FinishedDays {
+    /// Whether nothing of the day may go. Otherwise its deletion begins.
+    fn begin(&self, day: Day, kept: i64) -> bool {
+        let mut days = self.0.lock();
+        let is_finished = days.kept.get(&day) == Some(&kept);
+        days.begun = (!is_finished).then_some((day, kept));
+        is_finished
+    }
+
+    fn finish(&self, day: Day) {
+        let mut days = self.0.lock();
+        if let Some((_, kept)) = days.begun.take().filter(|(begun, _)| *begun == day) {
+            days.kept.insert(day, kept);
+        }
+    }
+
+    fn forget_before(&self, day: Day) {
+        self.0.lock().kept.retain(|kept, _| *kept >= day);
+    }
+}
 
 /// The remaining deliveries of an event have ids of its millisecond.
 pub(crate) const DELETE_EVENTS: &str = "
@@ -175,14 +212,21 @@ pub(crate) async fn find_day(
     connection: &mut PgConnection,
     cutoffs: &Cutoffs,
     after: Day,
+    shared: &Shared,
 ) -> Result<PruneStep, sqlx::Error> {
     let Some(before) = cutoffs.events() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
     let row = sqlx::query(NEXT_DAY).bind(after).bind(day_of(before)).fetch_one(&mut *connection).await?;
     let day: Option<Day> = sqlx::Row::try_get_unchecked(&row, 0)?;
     // No such day is left. The attempts and events of younger days stay until those are old.
     let Some(day) = day else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
+    if after < 0 {
+        shared.finished_days.forget_before(day);
+    }
     let next = if !goes_at_once(connection, day).await? {
-        PrunePosition::Events(first_id_of(day))
+        match shared.finished_days.begin(day, kept(connection, day, i64::MAX).await?) {
+            true => PrunePosition::Days(day),
+            false => PrunePosition::Events(first_id_of(day)),
+        }
     } else if sqlx::query(ANY_KEY).fetch_one(connection).await?.flag(0)? {
         PrunePosition::Keys(first_id_of(day))
     } else {
@@ -193,7 +237,7 @@ pub(crate) async fn find_day(
 
 /// Whether the partitions of a day are dropped, without what is kept, if anything is.
 async fn goes_at_once(connection: &mut PgConnection, day: Day) -> Result<bool, sqlx::Error> {
-    let kept = kept(connection, day).await?;
+    let kept = kept(connection, day, MOST_KEPT + 1).await?;
     if kept == 0 || kept > MOST_KEPT {
         return Ok(kept == 0);
     }
@@ -202,8 +246,8 @@ async fn goes_at_once(connection: &mut PgConnection, day: Day) -> Result<bool, s
     Ok(events >= worth_it)
 }
 
-async fn kept(connection: &mut PgConnection, day: Day) -> Result<i64, sqlx::Error> {
-    Ok(sqlx::query(KEPT).bind(day).bind(MOST_KEPT + 1).fetch_one(connection).await?.int(0)?)
+async fn kept(connection: &mut PgConnection, day: Day, most: i64) -> Result<i64, sqlx::Error> {
+    Ok(sqlx::query(KEPT).bind(day).bind(most).fetch_one(connection).await?.int(0)?)
 }
 
 /// Deletes the idempotency keys of a day, step by step, and then drops the day.
@@ -227,7 +271,7 @@ pub(crate) async fn prune_keys(
         return Ok(PruneStep::of(Pruned::NOTHING, PrunePosition::Keys(next)));
     }
     // No key names the day any more, except for what is kept.
-    let dropped = match kept(connection, day).await? {
+    let dropped = match kept(connection, day, 1).await? {
         0 => drop_day(connection, day, shared).await?,
         _ => keep_few(connection, day).await?,
     };
@@ -285,10 +329,17 @@ pub(crate) async fn prune_events(connection: &mut PgConnection, after: [u8; 16])
 }
 
 /// Deletes the attempts of a day that have no delivery, row by row.
-pub(crate) async fn prune_attempts(connection: &mut PgConnection, after: [u8; 16]) -> Result<PruneStep, sqlx::Error> {
+pub(crate) async fn prune_attempts(
+    connection: &mut PgConnection,
+    after: [u8; 16],
+    shared: &Shared,
+) -> Result<PruneStep, sqlx::Error> {
     let row = step(connection, DELETE_ATTEMPTS, after).await?;
     let next = last_of(&row, STEP, 2)?.map(PrunePosition::Attempts);
-    let next = next.unwrap_or(PrunePosition::Days(day_of_id(&after)));
+    let next = next.unwrap_or_else(|| {
+        shared.finished_days.finish(day_of_id(&after));
+        PrunePosition::Days(day_of_id(&after))
+    });
     Ok(PruneStep::of(Pruned { attempts: row.count(1)?, ..Pruned::NOTHING }, next))
 }
 

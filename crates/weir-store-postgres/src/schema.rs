@@ -66,6 +66,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(40, "reservations", include_str!("../../../migrations/postgres/0040_reservations.sql")),
     migration(41, "limit keys", LIMIT_KEYS),
     migration(42, "body heads", include_str!("../../../migrations/postgres/0042_body_heads.sql")),
+    migration(43, "process clocks", include_str!("../../../migrations/postgres/0043_process_clocks.sql")),
 ]);
 
 /// The checksum of migration 41 before its indexes could be made in advance. Only databases of unreleased programs have it.
@@ -140,7 +141,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 27] = [
+    const LEFT_BEHIND: [(i64, &str); 28] = [
         (
             1,
             r#"
@@ -285,6 +286,8 @@ mod tests {
         VALUES ('01a3185c-5000-7000-8000-00000000000f', 'acme', 'video.created', 1800000000000000000, -108, '1}');
         "#,
         ),
+        // A process of the previous version beats and says nothing of its clock.
+        (43, "UPDATE processes SET beat = beat + 1"),
     ];
 
     /// The statements of docs/operations/upgrades.md, with which an operator makes indexes while the version before runs.
@@ -361,6 +364,7 @@ mod tests {
         let running = store.running_processes().await.unwrap();
         let roles = running.iter().map(|process| process.profile.as_ref().map(|profile| profile.role.as_str()));
         assert_eq!(roles.collect::<Vec<_>>(), [None, Some("worker")]);
+        assert!(running.iter().all(|process| process.clock_ahead_us.is_none()));
         assert_eq!(store.session_secret([1; 32]).await.unwrap(), [9; 32]);
         let keys = store.api_keys().await.unwrap();
         let kept = keys.iter().map(|key| (key.created_by.clone(), key.last_used_at));

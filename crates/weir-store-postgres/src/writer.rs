@@ -45,6 +45,10 @@ const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// Longer than `statement_timeout`, because the server's error is more precise.
 pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_secs(45);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that was idle for longer is pinged before its use: something between here and the server may have dropped
+/// it without a word (a NAT, a firewall, a proxy), and a batch would wait for its whole timeout.
+const TRUSTED_FOR: Duration = Duration::from_secs(5);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// After a failed connection a writer refuses operations at once for this time, which doubles from the first value to
 /// the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -198,11 +202,19 @@ struct Writer<O: Operation> {
     /// Held by a small batch while it runs: its guard is the [`Turn`].
     turn: Arc<Mutex<()>>,
     options: PgConnectOptions,
-    connection: Option<PgConnection>,
+    connection: Option<Connected>,
     redial: Redial,
     shared: Arc<Shared>,
     commit_seconds: Histogram,
     commit_size: Histogram,
+}
+
+/// A connection of a writer.
+struct Connected {
+    connection: PgConnection,
+    /// [`ServerWatch::moves`](crate::server_watch::ServerWatch::moves) of its opening.
+    moves: u64,
+    used_at: Instant,
 }
 
 impl<O: Operation> Writer<O> {
@@ -217,7 +229,7 @@ impl<O: Operation> Writer<O> {
             // The next small batch may run.
             drop(turn);
         }
-        if let Some(connection) = self.connection {
+        if let Some(Connected { connection, .. }) = self.connection {
             // A failed close does not matter: the server notices the end of the connection.
             let _ = connection.close().await;
         }
@@ -303,17 +315,31 @@ impl<O: Operation> Writer<O> {
     }
 
     async fn try_batch(&mut self, batch: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            missing => missing.insert(self.redial.connect(&self.options).await?),
+        let moves = self.shared.server.moves();
+        if let Some(connected) = &mut self.connection
+            && (connected.moves != moves || connected.used_at.elapsed() > TRUSTED_FOR && !answers(connected).await)
+        {
+            self.connection = None;
+        }
+        let connected = match &mut self.connection {
+            Some(connected) => connected,
+            missing => {
+                let connection = self.redial.connect(&self.options).await?;
+                missing.insert(Connected { connection, moves, used_at: Instant::now() })
+            }
         };
-        let outcome = within(O::TIMEOUT, O::run(batch, connection, &self.shared)).await;
+        let outcome = within(O::TIMEOUT, O::run(batch, &mut connected.connection, &self.shared)).await;
+        connected.used_at = Instant::now();
         // A connection in an unknown state may be inside a transaction. The next batch opens another.
         if outcome.as_ref().is_err_and(|error| !leaves_connection_sound(error)) {
             self.connection = None;
         }
         outcome
     }
+}
+
+async fn answers(connected: &mut Connected) -> bool {
+    within(PING_TIMEOUT, connected.connection.ping()).await.is_ok()
 }
 
 /// Connects, with a pause after each failure.

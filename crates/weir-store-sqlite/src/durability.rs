@@ -207,10 +207,10 @@ async fn a_full_disk_is_reported_though_a_beat_has_room_and_the_store_continues_
     let store = &machine.store;
     let is_full = |error: &StoreError| matches!(error, StoreError::CannotWrite { obstacle: Obstacle::DiskFull, .. });
     machine.disk.fails.store(FULL_DISK, SeqCst);
-    assert!(is_full(&store.beat().await.unwrap_err()));
+    assert!(is_full(&store.beat(None).await.unwrap_err()));
     assert!(is_full(&store.ingest(vec![matched(event(1))]).await.unwrap_err()));
     machine.disk.fails.store(ffi::SQLITE_OK, SeqCst);
-    store.beat().await.unwrap();
+    store.beat(None).await.unwrap();
     assert!(is_full(&store.check().await.unwrap_err()), "a beat that fits does not show that an event fits");
     store.ingest(vec![matched(event(1))]).await.unwrap()[0].as_ref().unwrap();
 }

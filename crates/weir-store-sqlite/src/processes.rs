@@ -43,11 +43,12 @@ impl Processes for SqliteStore {
 
     async fn running_processes(&self) -> StoreResult<Vec<RunningProcess>> {
         let profile = self.profile.lock().clone();
-        Ok(vec![RunningProcess { id: ProcessId(1), profile }])
+        // Its queue has no server whose clock could differ.
+        Ok(vec![RunningProcess { id: ProcessId(1), profile, clock_ahead_us: None }])
     }
 
     /// Nobody observes the beat. It shows this process every second whether the store can write.
-    async fn beat(&self) -> StoreResult<bool> {
+    async fn beat(&self, _: Option<i64>) -> StoreResult<bool> {
         self.edit(Durable::No, |transaction| transaction.beat()).await?;
         Ok(true)
     }

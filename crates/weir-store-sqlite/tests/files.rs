@@ -69,7 +69,7 @@ async fn a_link_to_a_missing_file_creates_it_with_its_lock_beside_it() {
     symlink(&path, &link).unwrap();
     let store = SqliteStore::open(&link).await.unwrap();
     assert!(matches!(SqliteStore::open(&path).await, Err(OpenError::InUse { .. })));
-    store.beat().await.unwrap();
+    store.beat(None).await.unwrap();
     assert!(store.wal_bytes() > 0, "the log is beside the file, not beside the link");
     store.close().await;
 }
@@ -120,7 +120,7 @@ async fn nothing_is_stored_while_a_file_is_gone_and_the_store_continues_when_it_
         let (file, kept) = (directory.path().join(file), directory.path().join("kept"));
         store_event(&store, 2 * number).await.unwrap();
         fs::rename(&file, &kept).unwrap();
-        assert!(is_gone(store.beat().await), "the beat of {} is gone", file.display());
+        assert!(is_gone(store.beat(None).await), "the beat of {} is gone", file.display());
         assert!(is_gone(store_event(&store, 2 * number + 1).await));
         assert!(is_gone(store.check().await), "not ready");
         // Another file at the path is no better.
@@ -128,7 +128,7 @@ async fn nothing_is_stored_while_a_file_is_gone_and_the_store_continues_when_it_
         assert!(is_gone(store_event(&store, 2 * number + 1).await));
         fs::rename(&kept, &file).unwrap();
         store_event(&store, 2 * number + 1).await.unwrap();
-        assert!(store.beat().await.unwrap());
+        assert!(store.beat(None).await.unwrap());
     }
     store.close().await;
     for number in 2..8 {
@@ -143,7 +143,7 @@ async fn the_commits_of_a_removed_log_are_in_the_database_once_it_is_noticed() {
     let store = SqliteStore::open(&path).await.unwrap();
     store_event(&store, 1).await.unwrap();
     fs::remove_file(directory.path().join("weir.db-wal")).unwrap();
-    assert!(is_gone(store.beat().await));
+    assert!(is_gone(store.beat(None).await));
     // What a start after a crash would find.
     let after = directory.path().join("after.db");
     fs::copy(&path, &after).unwrap();

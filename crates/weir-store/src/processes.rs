@@ -60,6 +60,9 @@ pub struct RunningProcess {
     pub id: ProcessId,
     /// `None`: an older version, which stores no profile, or a process that registered a moment ago.
     pub profile: Option<ProcessProfile>,
+    /// By how many microseconds the clock of its machine is ahead of that of the queue's server; negative: behind. `None`:
+    /// an older version, a queue without a server, or no beat yet.
+    pub clock_ahead_us: Option<i64>,
 }
 
 #[async_trait]
@@ -74,9 +77,10 @@ pub trait Processes: Send + Sync {
     /// The registered processes, in the order of their ids.
     async fn running_processes(&self) -> StoreResult<Vec<RunningProcess>>;
 
-    /// Raises the beat of this process. `false` if it is no longer registered, because it was declared dead; it then
+    /// Raises the beat of this process, and says by how many microseconds its clock is ahead
+    /// ([`RunningProcess::clock_ahead_us`]). `false` if it is no longer registered, because it was declared dead; it then
     /// makes no claims until it registers again.
-    async fn beat(&self) -> StoreResult<bool>;
+    async fn beat(&self, clock_ahead_us: Option<i64>) -> StoreResult<bool>;
 
     /// Fails if this process lacks a key that may have sealed rows: it must not send then. If the store does not know the
     /// key that this process seals with, it learns of it.

@@ -159,6 +159,14 @@ impl Backends {
         }
     }
 
+    /// Looks whether the address of a database server leads to another one than before.
+    pub(crate) async fn watch_server(&self) {
+        if let Self::Scaled { store, .. } = self {
+            // That the server is away is seen and said elsewhere.
+            let _ = store.watch_server().await;
+        }
+    }
+
     /// How large the store is. `None` if it does not say.
     pub(crate) async fn store_size(&self) -> Option<StoreSize> {
         match self {

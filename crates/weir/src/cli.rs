@@ -114,7 +114,8 @@ pub(crate) enum ApiCommand {
     Preview(PreviewArgs),
     /// Try other limits on the recorded deliveries of a destination: what would yesterday have been like? Changes nothing
     Simulate(SimulateArgs),
-    /// Show the state of the installation: its processes, store, queue and backlog
+    /// Show the state of the installation: its processes, store, queue and backlog. Exit code 0 if nothing is wrong, 1 if
+    /// something is, as `weir doctor` judges
     Status(StatusArgs),
     /// Find out what is wrong with a running installation: one verdict, with the cause and the next step of each finding.
     /// Exit code 0 if nothing is, 1 if something is

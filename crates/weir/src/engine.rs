@@ -91,7 +91,7 @@ impl Engine {
             host: logs::host(),
             started_at: backends.clock().now(),
         };
-        let heartbeat = Heartbeat::begin(backends.store(), backends.queue(), profile).await?;
+        let heartbeat = Heartbeat::begin(backends.clone(), profile).await?;
 
         let readiness = Readiness::starting().with_warnings(settings.warnings(role));
         let shedding = Shedding::new(settings.shed, backends.is_shared(), backends.clock());

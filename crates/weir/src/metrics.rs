@@ -52,6 +52,9 @@ const WARN_OFFSET: f64 = 1.0;
 const MAX_OFFSET: f64 = 30.0;
 /// A lasting offset is logged this often: with every twelfth check, once a minute.
 const WARN_EVERY_CHECKS: u32 = 12;
+/// Whether the database's address leads to another server is looked at with every second check: each look is a new
+/// connection.
+const SERVER_EVERY_CHECKS: u32 = 2;
 /// Sizes on disk are read with every twelfth check, once a minute: they change slowly, and PostgreSQL adds up all files.
 const SIZES_EVERY_CHECKS: u32 = 12;
 /// The depths of the queue are counted at most once in this time, however often the process is scraped.
@@ -189,8 +192,12 @@ impl GaugeSources {
         let checks = async {
             let (store, queue) = (self.backends.store(), self.backends.queue());
             let mut checks_with_offset = 0;
-            let mut sizes_due = 0;
+            let (mut sizes_due, mut server_due) = (0, 0);
             loop {
+                if server_due == 0 {
+                    let _ = timeout(CHECK_TIMEOUT, self.backends.watch_server()).await;
+                }
+                server_due = (server_due + 1) % SERVER_EVERY_CHECKS;
                 if self.role.schedules() && sizes_due == 0 {
                     self.set_sizes().await;
                 }

@@ -243,7 +243,8 @@ fn recent_view(minutes: &Minutes) -> Option<types::RecentMinutes> {
 /// Show one destination with its backlog and rates
 ///
 /// The figures are measured anew, and agree with those of a preview. The other fields explain them: what the destination
-/// waits for, which setting would let it send faster, and how its deliveries failed while its breaker is not closed.
+/// waits for, which setting would let it send faster, and how its deliveries failed while its breaker is not closed or no
+/// attempt succeeds.
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/overview", operation_id = "show_destination_overview", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
@@ -277,9 +278,9 @@ pub(crate) async fn show(
     };
     let destination = Arc::clone(&row.destination);
     let row = Row { figures: Figures::of(&destination, &measured, now), destination: Arc::clone(&destination) };
-    let (last_failure, failures) = match destination.breaker.reason() {
-        Some(_) => failures::recent(&api, id).await?,
-        None => (None, Vec::new()),
+    let (last_failure, failures) = match (destination.breaker.reason(), row.figures.reason) {
+        (Some(_), _) | (_, Some(Reason::Failing)) => failures::recent(&api, id).await?,
+        _ => (None, Vec::new()),
     };
     Ok(Json(types::DestinationOverview {
         as_of: sample.as_of,

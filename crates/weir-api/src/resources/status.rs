@@ -63,7 +63,8 @@ fn obstacle(error: &StoreError) -> Option<String> {
 fn refusal(error: &QueueError) -> Option<String> {
     match error {
         QueueError::Refused(reason) => {
-            reason.split(". script:").next().map(|reason| format!("it refuses calls: {reason}"))
+            let reason = reason.split(" script: ").next()?.trim_end_matches('.');
+            Some(format!("it refuses calls: {reason}"))
         }
         _ => None,
     }
@@ -84,7 +85,8 @@ async fn probe<E>(
 }
 
 pub(crate) fn process(process: RunningProcess) -> types::Process {
-    let RunningProcess { id: ProcessId(id), profile } = process;
+    let RunningProcess { id: ProcessId(id), profile, clock_ahead_us } = process;
+    let clock_ahead_s = clock_ahead_us.map(|us| us as f64 / 1e6);
     match profile {
         Some(ProcessProfile { role, version, host, started_at }) => types::Process {
             id,
@@ -92,7 +94,27 @@ pub(crate) fn process(process: RunningProcess) -> types::Process {
             version: Some(version),
             host: Some(host).filter(|host| !host.is_empty()),
             started_at: Some(started_at),
+            clock_ahead_s,
         },
-        None => types::Process { id, role: None, version: None, host: None, started_at: None },
+        None => types::Process { id, role: None, version: None, host: None, started_at: None, clock_ahead_s },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_redis_refuses_is_told_without_the_script() {
+        for (reason, told) in [
+            ("\"OOM\": command not allowed. script: 98ff, on @user_script:252.", "\"OOM\": command not allowed"),
+            (
+                "\"MISCONF\": No space left on device script: 98ff, on @user_script:252.",
+                "\"MISCONF\": No space left on device",
+            ),
+        ] {
+            let refused = refusal(&QueueError::Refused(reason.to_owned()));
+            assert_eq!(refused, Some(format!("it refuses calls: {told}")));
+        }
     }
 }

@@ -26,6 +26,7 @@ async fn the_status_shows_processes_store_and_queue() {
         "queue_depths": {"jobs": 2, "ready": 1, "oldest_waited_ms": 40, "queued": 3, "in_flight": 4},
         "processes": [{
             "id": 1, "role": "serve", "version": "0.1.0", "host": "web-1", "started_at": "2026-11-21T07:30:00.000Z",
+            "clock_ahead_s": null,
         }],
         "outage": null,
     });

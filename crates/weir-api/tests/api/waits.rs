@@ -163,6 +163,23 @@ async fn a_delivery_waits_for_its_retry_or_for_an_earlier_one_of_its_key() {
 }
 
 #[tokio::test]
+async fn a_destination_at_which_no_attempt_succeeds_says_how_the_last_one_failed() {
+    let server = Server::start().await;
+    let id = server.destination(json!({"url": URL})).await;
+    server.batch(8, &json!({})).await;
+    let retry_at = server.clock.now() + Duration::from_secs(90);
+    for delivery in &server.claim(&id).await {
+        server.settle(delivery, 503, Verdict::Retry { at: retry_at }).await;
+    }
+    let overview = server.get(&format!("/v1/destinations/{id}/overview")).await.expect(StatusCode::OK);
+    assert_eq!((&overview["reason"], &overview["destination"]["breaker_state"]), (&json!("failing"), &json!("closed")));
+    let last = &overview["last_failure"];
+    assert_eq!((&last["status_code"], &last["answer"]), (&json!(503), &json!("ok")), "{overview}");
+    assert!(last["at"].is_string(), "{last}");
+    assert_eq!(overview["failures"], json!([{"error": "503", "count": 8}]));
+}
+
+#[tokio::test]
 async fn a_delivery_says_when_the_next_probe_of_an_open_breaker_is_sent() {
     let server = Server::start().await;
     let id = server.destination(json!({"url": URL})).await;

@@ -45,6 +45,11 @@ extend! {
                 _ => "unknown: an older version does not report it",
             }
         }
+        /// By how far its clock is wrong, if people should know.
+        fn wrong_clock(&self) -> Option<String> {
+            let ahead = self.clock_ahead_s.filter(|ahead| ahead.abs() >= 2.0)?;
+            Some(format!("{:.1} s {} Redis", ahead.abs(), if ahead < 0.0 { "behind" } else { "ahead of" }))
+        }
     }
 }
 

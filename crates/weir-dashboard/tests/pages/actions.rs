@@ -357,13 +357,15 @@ async fn the_status_shows_what_is_away() {
         "as_of": AT, "version": "0.2.0", "store": {"kind": "postgres", "is_reachable": true, "answered_in_ms": 0.4},
         "queue": {"kind": "redis", "is_reachable": false, "answered_in_ms": null}, "queue_depths": null,
         "processes": [
-            {"id": 1, "role": "worker", "version": "0.1.0", "started_at": "2025-11-21T07:00:00.000Z"},
+            {"id": 1, "role": "worker", "version": "0.1.0", "started_at": "2025-11-21T07:00:00.000Z", "host": "web-1",
+             "clock_ahead_s": 40.04},
             {"id": 2, "role": null, "version": null, "started_at": null},
         ],
     });
     api.on("GET", "/v1/status", 200, status.clone());
     let page = api.dashboard().get("/status").await;
     page.has(&["PostgreSQL", "Redis", "unreachable", "30 min", "Processes of several versions run", "older version"]);
+    page.has(&["web-1", "40.0 s ahead of Redis"]);
     status["processes"] = Value::Null;
     api.on("GET", "/v1/status", 200, status);
     api.dashboard().get("/fragments/status").await.has(&["cannot be read"]).has_not(&["<html"]);

@@ -101,7 +101,7 @@ async fn a_database_that_is_read_only_is_not_ready_and_says_so() {
     set_read_only(&database, true).await;
     // The first beat finds a connection that was ended, the next one a database that cannot be written.
     let refused = async || loop {
-        match store.beat().await {
+        match store.beat(None).await {
             Err(error @ StoreError::CannotWrite { .. }) => return error,
             Err(StoreError::Unavailable(_)) => {}
             answer => panic!("{answer:?}"),
@@ -117,7 +117,7 @@ async fn a_database_that_is_read_only_is_not_ready_and_says_so() {
 
     set_read_only(&database, false).await;
     answered(async || store.ingest(vec![event(1)]).await).await.remove(0).unwrap();
-    assert!(answered(async || store.beat().await).await);
+    assert!(answered(async || store.beat(None).await).await);
 }
 
 #[tokio::test]

@@ -132,11 +132,11 @@ async fn a_process_that_was_declared_dead_claims_nothing_until_it_registers_agai
         assert_eq!((posted.deliveries, posted.wake), (1, vec![destination_id(1)]));
     }
     assert_eq!(fast_path.0.lock().unwrap().len(), 1);
-    assert!(!mortal.beat().await.unwrap());
+    assert!(!mortal.beat(None).await.unwrap());
 
     let id = mortal.register_process().await.unwrap();
     assert!(living.iter().all(|living| living.id != id));
-    assert!(mortal.beat().await.unwrap());
+    assert!(mortal.beat(None).await.unwrap());
     assert_eq!(claim(&mortal, 9).await.len(), 2);
     assert_eq!(orphans(&observer).await.len(), 1, "the claim of its earlier registration");
 }
@@ -150,10 +150,13 @@ async fn a_process_with_a_new_beat_is_not_declared_dead() {
     };
     let seen = of_mortal().await.unwrap();
     assert_eq!(of_mortal().await, Some(seen), "only the process itself raises its beat");
-    assert!(mortal.beat().await.unwrap());
+    assert!(mortal.beat(Some(-40_000_000)).await.unwrap());
     assert_ne!(of_mortal().await, Some(seen));
+    let clocks = observer.running_processes().await.unwrap();
+    let clock = clocks.iter().find(|process| process.id == seen.id).and_then(|process| process.clock_ahead_us);
+    assert_eq!(clock, Some(-40_000_000), "others see its clock");
     assert!(!observer.declare_dead(seen.id, seen.beat).await.unwrap());
-    assert!(mortal.beat().await.unwrap());
+    assert!(mortal.beat(None).await.unwrap());
     let seen = of_mortal().await.unwrap();
     assert!(observer.declare_dead(seen.id, seen.beat).await.unwrap());
     assert!(!observer.declare_dead(seen.id, seen.beat).await.unwrap(), "a process is declared dead once");
@@ -164,6 +167,6 @@ async fn a_process_that_deregisters_is_removed_at_once() {
     let (_database, [mortal, observer], living) = mortal_and_observer().await;
     mortal.deregister().await.unwrap();
     assert_eq!(observer.processes().await.unwrap(), living);
-    assert!(!mortal.beat().await.unwrap());
+    assert!(!mortal.beat(None).await.unwrap());
     mortal.deregister().await.unwrap();
 }

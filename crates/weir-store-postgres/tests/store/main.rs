@@ -14,6 +14,7 @@ mod heads;
 mod leases;
 mod limit_keys;
 mod message_groups;
+mod moves;
 mod open;
 mod partitions;
 mod poolers;

@@ -151,6 +151,33 @@ async fn a_day_without_deliveries_is_dropped() {
     assert_eq!(store.event(event(9).event.id).await.unwrap(), Some(event(9).event));
 }
 
+/// How many steps of a pass read rows of kept days one by one.
+async fn steps_by_row(store: &PostgresStore, retention: &Retention) -> usize {
+    let cutoffs = retention.cutoffs(LATER + DAY * 60);
+    let (mut position, mut steps) = (Some(PrunePosition::START), 0);
+    while let Some(at) = position {
+        steps += usize::from(matches!(at, PrunePosition::Events(_) | PrunePosition::Attempts(_)));
+        position = store.prune_some(&cutoffs, at).await.unwrap().next;
+    }
+    steps
+}
+
+#[tokio::test]
+async fn the_rows_of_a_day_that_is_kept_are_not_read_again_while_nothing_of_it_may_go() {
+    let database = Database::migrated().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    three_days(&store).await;
+    assert_eq!(steps_by_row(&store, &Retention::default()).await, 4, "two days keep a delivery");
+    assert_eq!(steps_by_row(&store, &Retention::default()).await, 0);
+    // Another process does not know it.
+    let other = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    store.close().await;
+    assert_eq!(steps_by_row(&other, &Retention::default()).await, 4);
+    // The day of the dead letter goes, and the other one has not changed.
+    assert_eq!(steps_by_row(&other, &Retention { dead: Some(DAY), ..Retention::default() }).await, 0);
+    assert!(!partitions(&database, "events").await.contains("events_20270116"));
+}
+
 #[tokio::test]
 async fn attempts_and_events_stay_until_their_whole_day_is_old() {
     let database = Database::migrated().await;

@@ -22,7 +22,7 @@ pub async fn claims_of_a_running_process_or_without_an_owner_are_not_orphaned(su
     delayed.options.deliver_at = Some(event(3).created_at + Duration::from_millis(1));
     subject.ingest(vec![named(delayed, &[1])]).await;
     assert_eq!((fast_path.admitted().len(), subject.claim(1, 9).await.len()), (2, 1));
-    assert!(subject.store.beat().await.expect("beat"));
+    assert!(subject.store.beat(None).await.expect("beat"));
     assert_eq!(subject.store.orphaned_claims(9).await.expect("read"), []);
 }
 
@@ -95,9 +95,9 @@ pub async fn a_resolved_claim_ends_like_a_recovered_one(subject: Subject) {
 pub async fn a_registered_process_is_listed_with_what_it_says_of_itself(subject: Subject) {
     let id = subject.store.register_process().await.expect("register");
     let listed = async || subject.store.running_processes().await.expect("read");
-    assert_eq!(listed().await, [RunningProcess { id, profile: None }]);
+    assert_eq!(listed().await, [RunningProcess { id, profile: None, clock_ahead_us: None }]);
     let [role, version, host] = ["worker", "0.1.0", "web-1"].map(str::to_owned);
     let profile = ProcessProfile { role, version, host, started_at: RESOLVED };
     subject.store.describe_process(profile.clone()).await.expect("describe");
-    assert_eq!(listed().await, [RunningProcess { id, profile: Some(profile) }]);
+    assert_eq!(listed().await, [RunningProcess { id, profile: Some(profile), clock_ahead_us: None }]);
 }

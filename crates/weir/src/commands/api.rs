@@ -70,8 +70,8 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::EventTypes(args) => event_types::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::LimitKeys(args) => limit_keys::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Open(args) => open::run(args).await,
-        ApiCommand::Status(args) => status::run(&Call::new(&args.call)?).await,
-        // Its audits judge.
+        // They judge what they show.
+        ApiCommand::Status(args) => return status::run(&Call::new(&args.call)?).await.map_err(with_remedy),
         ApiCommand::LimitGroups(args) => {
             return limit_groups::run(&Call::new(&args.call)?, args.command).await.map_err(with_remedy);
         }

@@ -131,6 +131,7 @@ mod tests {
                 version: "0.1.0".to_owned(),
                 started_at: Timestamp::MIN,
             }),
+            clock_ahead_us: None,
         };
         let text = refusal(&[process(1, "worker"), process(2, "api"), process(3, "worker")]);
         assert!(refusal(&[process(1, "api")]).starts_with("1 process of Weir runs on this database (1 api);"));

@@ -1,5 +1,5 @@
-//! Bounds repeated warnings and errors: a few a minute from each place of the code, and a count of the others. A fault that
-//! lasts would otherwise fill the disk, and hide the lines that matter.
+//! Bounds repeated warnings and errors: a few in the first minute from each place of the code, then one a minute while they
+//! go on, and a count of the others. A fault that lasts would otherwise fill the disk, and hide the lines that matter.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,7 +18,8 @@ struct Place {
     /// The module and the line, for people.
     name: String,
     since: Instant,
-    written: u32,
+    /// How many more lines of this minute are written.
+    left: u32,
     suppressed: u64,
 }
 
@@ -42,16 +43,23 @@ impl Repeats {
 
     fn judge_at(&self, place: Identifier, name: impl FnOnce() -> String, now: Instant) -> Verdict {
         let mut places = self.0.lock();
-        let place =
-            places.entry(place).or_insert_with(|| Place { name: name(), since: now, written: 0, suppressed: 0 });
+        let place = places.entry(place).or_insert_with(|| Place {
+            name: name(),
+            since: now,
+            left: Self::PER_MINUTE,
+            suppressed: 0,
+        });
         if now.duration_since(place.since) >= WINDOW {
-            (place.since, place.written) = (now, 0);
+            // What repeated in the last minute is known by now. An agent that fails every second would write its lines
+            // of each minute one after the other.
+            let goes_on = place.suppressed > 0 && now.duration_since(place.since) < 2 * WINDOW;
+            (place.since, place.left) = (now, if goes_on { 1 } else { Self::PER_MINUTE });
         }
-        if place.written == Self::PER_MINUTE {
+        let Some(left) = place.left.checked_sub(1) else {
             place.suppressed += 1;
             return Verdict::Suppress;
-        }
-        place.written += 1;
+        };
+        place.left = left;
         Verdict::Write { suppressed: std::mem::take(&mut place.suppressed) }
     }
 
@@ -100,13 +108,16 @@ mod tests {
             assert_eq!(judge(second), Verdict::Suppress);
         }
         assert_eq!(judge(60), Verdict::Write { suppressed: 59 });
-        assert_eq!(judge(61), Verdict::Write { suppressed: 0 });
-        for _ in 0..10 {
+        assert_eq!(judge(61), Verdict::Suppress, "it goes on: one line a minute is enough");
+        for _ in 0..6 {
             judge(62);
         }
         let ended = |seconds| repeats.ended_at(start + Duration::from_secs(seconds));
         assert_eq!(ended(119), [], "the next line may still say it");
         assert_eq!(ended(120), [("here".to_owned(), 7)]);
         assert_eq!(ended(180), []);
+        for _ in 0..Repeats::PER_MINUTE {
+            assert_eq!(judge(300), Verdict::Write { suppressed: 0 }, "it was over, and begins again");
+        }
     }
 }

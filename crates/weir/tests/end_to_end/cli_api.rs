@@ -57,7 +57,7 @@ impl User {
     }
 }
 
-async fn finish(mut command: Command) -> Output {
+pub(crate) async fn finish(mut command: Command) -> Output {
     tokio::time::timeout(Duration::from_secs(60), command.output()).await.expect("it ends").expect("it runs")
 }
 
@@ -473,6 +473,7 @@ async fn status_and_doctor_judge_an_installation_by_their_exit_code() {
     }
     let json = user.json(&["doctor"]).await;
     assert_eq!((&json["verdict"], &json["findings"][0]["severity"]), (&json!("notes"), &json!("note")), "{json}");
+    assert!(!user.says(&["status"]).await.contains("verdict"), "notes are no problem");
 
     let away = user.run(&["doctor", "--server", "http://127.0.0.1:1"]).await;
     let text = String::from_utf8(away.stdout).unwrap();
@@ -501,6 +502,13 @@ async fn the_doctor_finds_a_redis_and_a_worker_that_are_away() {
     fleet.redis.kill().await.unwrap();
     let (code, found) = doctor().await;
     assert!(code == Some(1) && found.contains("the queue (redis) does not answer"), "{found}");
+    // The other command that scripts ask has the same verdict.
+    let mut command = App::command(folder.path());
+    command.args(["status"]).env("WEIR_URL", &api.url).env("XDG_CONFIG_HOME", folder.path());
+    let output = finish(command).await;
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("DOES NOT ANSWER") && text.contains("`weir doctor` says the cause"), "{text}");
     drop(others);
 }
 

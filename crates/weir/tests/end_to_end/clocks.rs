@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use weir_test_support::FAKE_TIME;
 
-use crate::support::{Answer, Fleet, Receiver, assert_cap, cases::limit, eventually};
+use crate::{
+    cli_api::finish,
+    support::{Answer, App, Fleet, Receiver, assert_cap, cases::limit, eventually},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: f64 = 3_600.0;
@@ -59,4 +63,32 @@ async fn a_clock_of_redis_that_is_wrong_is_a_metric_and_no_process_is_ready_with
         eventually("it is ready", SECOND * 20, async || process.status("/readyz").await == 200).await;
         assert!(process.metric("weir_clock_offset_seconds").await.abs() < 1.0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_clock_is_wrong_is_named_by_the_doctor() {
+    let (fleet, folder) = (Fleet::new().await, tempfile::tempdir().unwrap());
+    let (api, _scheduler) = (fleet.launch("api").await, fleet.launch("scheduler").await);
+    let off = [("LD_PRELOAD", FAKE_TIME), ("FAKETIME", "+40s"), ("DONT_FAKE_MONOTONIC", "1")];
+    let _worker = fleet.launch_with("worker", &off).await;
+    let offset_of = async |role: &str| {
+        let status = api.get("/v1/status").await;
+        let processes = status["processes"].as_array().unwrap().clone();
+        processes.iter().find(|process| process["role"] == role).and_then(|process| process["clock_ahead_s"].as_f64())
+    };
+    eventually("the worker has beaten", SECOND * 10, async || offset_of("worker").await.is_some()).await;
+    assert!((39.0..41.0).contains(&offset_of("worker").await.unwrap()));
+    eventually("the API has beaten", SECOND * 10, async || offset_of("api").await.is_some()).await;
+    assert!(offset_of("api").await.unwrap().abs() < 1.0);
+
+    let mut command = App::command(folder.path());
+    command.args(["doctor", "--json"]).env("WEIR_URL", &api.url).env("XDG_CONFIG_HOME", folder.path());
+    let output = finish(command).await;
+    assert_eq!(output.status.code(), Some(1));
+    let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = diagnosis["findings"].as_array().unwrap();
+    let clock = found.iter().find(|finding| finding["subject"] == "clock").expect("a finding");
+    let text = clock["found"].as_str().unwrap();
+    assert!(text.contains("worker") && text.contains(" on ") && text.contains("s ahead"), "{text}");
+    assert!(clock["next_step"].as_str().unwrap().contains("NTP"), "{clock}");
 }

@@ -1,8 +1,9 @@
 //! `weir doctor`: what is wrong with a running installation, with the cause and the next step of each finding.
 //!
 //! A problem is what keeps Weir from its work; it makes the exit code 1. A note is what a person should know: mostly a
-//! receiver that cannot take what it should.
+//! receiver that cannot take what it should. `weir status` has the same exit code.
 
+pub(super) mod clocks;
 mod evidence;
 mod finding;
 mod findings;
@@ -10,8 +11,8 @@ mod groups;
 
 use serde::Serialize;
 
+pub(super) use self::evidence::Evidence;
 use self::{
-    evidence::Evidence,
     finding::{Finding, Severity},
     findings::findings,
 };
@@ -32,10 +33,20 @@ struct Diagnosis<'a> {
     findings: &'a [Finding],
 }
 
+/// The exit code of a verdict, and how many problems it has.
+pub(super) fn judged(evidence: &Evidence) -> (Exit, usize) {
+    verdict(&findings(evidence))
+}
+
+fn verdict(found: &[Finding]) -> (Exit, usize) {
+    let problems = found.iter().filter(|finding| finding.severity == Severity::Problem).count();
+    (if problems == 0 { Exit::Done } else { Exit::Failure }, problems)
+}
+
 pub(super) async fn run(call: &Call) -> anyhow::Result<Exit> {
     let evidence = Evidence::gather(call).await?;
     let found = findings(&evidence);
-    let problems = found.iter().filter(|finding| finding.severity == Severity::Problem).count();
+    let (exit, problems) = verdict(&found);
     let verdict = match (problems, found.len()) {
         (0, 0) => "healthy",
         (0, _) => "notes",
@@ -46,7 +57,7 @@ pub(super) async fn run(call: &Call) -> anyhow::Result<Exit> {
     } else {
         output::print(&text(&found, problems, &evidence.looked_at(), call.screen))?;
     }
-    Ok(if problems == 0 { Exit::Done } else { Exit::Failure })
+    Ok(exit)
 }
 
 fn text(found: &[Finding], problems: usize, looked_at: &str, screen: Screen) -> String {

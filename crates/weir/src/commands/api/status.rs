@@ -1,4 +1,5 @@
-//! `weir status`: the processes, the store, the queue and the backlog of an installation.
+//! `weir status`: the processes, the store, the queue and the backlog of an installation. Its exit code is that of
+//! `weir doctor`, so that scripts may ask either.
 
 use weir_api_types::{Backend, InstallationStatus, LimitGroupRow, Overview, Process, QueueDepths};
 use weir_core::Timestamp;
@@ -6,34 +7,49 @@ use weir_core::Timestamp;
 use super::{
     Call,
     client::Fields,
-    limit_groups::{self, held_back},
+    doctor::{
+        self, Evidence,
+        clocks::{CLOCK_NOTE_S, offset},
+    },
+    limit_groups::held_back,
     overview, settings,
 };
-use crate::commands::output::{
-    Screen,
-    table::{Cell, Column, Table},
-    texts::{NONE, age, or_none},
+use crate::{
+    commands::output::{
+        Screen,
+        table::{Cell, Column, Table, Tone},
+        texts::{NONE, age, count, or_none},
+    },
+    exit::Exit,
 };
 
 pub(super) const PATH: [&str; 2] = ["v1", "status"];
-/// The limit groups that are looked at, and those that are shown: `weir limit-groups list` has all.
-const MOST_GROUPS: usize = 1_000;
+/// The limit groups that are shown: `weir limit-groups list` has all.
 const SHOWN_GROUPS: usize = 5;
 
-pub(super) async fn run(call: &Call) -> anyhow::Result<()> {
-    let answer = call.client.get(&PATH, &Fields::new()).await?;
+pub(super) async fn run(call: &Call) -> anyhow::Result<Exit> {
+    let mut evidence = Evidence::default();
+    let answer = evidence.ask(call).await?;
+    evidence.look(call).await?;
+    let (exit, problems) = doctor::judged(&evidence);
     if call.json {
-        return call.print(&answer, |_: InstallationStatus| String::new());
+        call.print(&answer, |_: InstallationStatus| String::new())?;
+        return Ok(exit);
     }
     let query = Fields::from_iter([("limit".to_owned(), 1.into())]);
     // While the store is away there is no overview.
     let overview = call.client.get(&overview::PATH, &query).await.and_then(|answer| answer.read::<Overview>()).ok();
-    let groups = call.client.list(&limit_groups::LIST, &Fields::new(), MOST_GROUPS).await;
-    let groups: Vec<LimitGroupRow> = groups.and_then(|rows| rows.read()).unwrap_or_default();
-    call.print(&answer, |status| text(&status, overview.as_ref(), &groups, call.screen))
+    call.print(&answer, |status| text(&status, overview.as_ref(), &evidence.groups, problems, call.screen))?;
+    Ok(exit)
 }
 
-fn text(status: &InstallationStatus, overview: Option<&Overview>, groups: &[LimitGroupRow], screen: Screen) -> String {
+fn text(
+    status: &InstallationStatus,
+    overview: Option<&Overview>,
+    groups: &[LimitGroupRow],
+    problems: usize,
+    screen: Screen,
+) -> String {
     let mut lines = vec![("store", backend(&status.store)), ("queue", backend(&status.queue))];
     if let Some(depths) = &status.queue_depths {
         let QueueDepths { jobs, ready, queued, in_flight, .. } = depths;
@@ -46,6 +62,10 @@ fn text(status: &InstallationStatus, overview: Option<&Overview>, groups: &[Limi
     lines.extend(status.outage.as_ref().map(|outage| ("outage", format!("{}, since {}", outage.reason, outage.since))));
     // Those that hold their members back.
     lines.extend(groups.iter().filter_map(held_back).take(SHOWN_GROUPS).map(|text| ("limit group", text)));
+    if problems > 0 {
+        let problems = count(problems as u64, "problem", "problems");
+        lines.push(("verdict", format!("{problems}: `weir doctor` says the cause and the next step")));
+    }
     let heading = format!("Weir {} at {}", status.version, status.as_of);
     let processes = match &status.processes {
         None => "The processes are unknown while the store cannot be reached.".to_owned(),
@@ -65,22 +85,29 @@ fn backend(backend: &Backend) -> String {
     }
 }
 
-pub(super) fn table() -> Table<5> {
+pub(super) fn table() -> Table<6> {
     Table::new([
         Column::number("process"),
         Column::text("role"),
         Column::text("host").flexible(),
         Column::text("version"),
+        Column::text("clock"),
         Column::number("up for"),
     ])
 }
 
-pub(super) fn row(process: &Process, now: Timestamp) -> [Cell; 5] {
+pub(super) fn row(process: &Process, now: Timestamp) -> [Cell; 6] {
+    let clock = match process.clock_ahead_s {
+        None => NONE.into(),
+        Some(ahead) if ahead.abs() < CLOCK_NOTE_S => "right".into(),
+        Some(ahead) => Cell::toned(&offset(ahead), Tone::Bad),
+    };
     [
         process.id.into(),
         or_none(process.role.as_deref()).into(),
         or_none(process.host.as_deref()).into(),
         or_none(process.version.as_deref()).into(),
+        clock,
         process.started_at.map_or_else(|| NONE.to_owned(), |at| age(at, now)).into(),
     ]
 }
@@ -101,12 +128,20 @@ mod tests {
             "outage": {"cause": "queue_away", "reason": "Redis is away", "since": "2026-11-26T04:10:00.000Z"},
             "processes": [{
                 "id": 7, "role": "worker", "version": "0.1.0", "host": "a-pod-with-a-very-long-name-as-kubernetes-makes-them-for-every-replica-set",
-                "started_at": "2026-11-26T04:00:00.000Z",
+                "started_at": "2026-11-26T04:00:00.000Z", "clock_ahead_s": 40.04,
             }],
         });
         let screen = Screen { width: Some(80), ..Screen::PLAIN };
-        let text = text(&serde_json::from_value(status).unwrap(), None, &[], screen);
-        for part in ["postgres, answers in 1.3 ms", "redis, DOES NOT ANSWER", "Redis is away, since", "worker", "30m"] {
+        let text = text(&serde_json::from_value(status).unwrap(), None, &[], 2, screen);
+        for part in [
+            "40.0 s ahead",
+            "2 problems: `weir doctor`",
+            "postgres, answers in 1.3 ms",
+            "redis, DOES NOT ANSWER",
+            "Redis is away, since",
+            "worker",
+            "30m",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");

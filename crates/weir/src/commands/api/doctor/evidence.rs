@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use serde_json::json;
 use weir_api_types::{
-    ActiveAlert, Activity, DestinationOverview, InstallationStatus, LimitGroupRow, OverviewRow, Readiness,
+    ActiveAlert, Activity, DestinationOverview, InstallationStatus, LastFailure, LimitGroupRow, OverviewRow, Readiness,
 };
 use weir_core::{Clock as _, Timestamp};
 
 use super::super::{
     Call,
-    client::{Fields, Unreachable},
+    client::{Answer, Fields, Unreachable},
     fields, limit_groups, overview, status,
 };
 use super::finding::NAMED;
@@ -27,18 +27,28 @@ pub(super) fn is_behind_a_pause(row: &OverviewRow) -> bool {
     row.destination.paused && row.backlog > 0
 }
 
+/// Whether no attempt of the last minute succeeded.
+pub(super) fn is_failing(row: &OverviewRow) -> bool {
+    row.reason.as_deref() == Some("failing")
+}
+
+/// The status of an answer, or the kind of an error: `503`, `dns`.
+pub(super) fn error_of(last: &LastFailure) -> Option<String> {
+    last.status_code.map(|status| status.to_string()).or_else(|| last.error_kind.clone())
+}
+
 pub(super) fn has_open_breaker(row: &OverviewRow) -> bool {
     row.destination.breaker_state != "closed"
 }
 
 /// The answers of a server.
 #[derive(Debug, Default)]
-pub(super) struct Evidence {
+pub(in crate::commands::api) struct Evidence {
     /// Why there is no answer at all.
     pub(super) unreachable: Option<String>,
     /// Why the server did not say its state, or that of the destinations.
     pub(super) unread: Option<String>,
-    pub(super) status: Option<InstallationStatus>,
+    pub(in crate::commands::api) status: Option<InstallationStatus>,
     /// How far the clock of the server is ahead of that of this machine, in seconds.
     pub(super) clock_ahead_s: Option<f64>,
     /// What an operator should look at, or why the process is not ready.
@@ -46,11 +56,12 @@ pub(super) struct Evidence {
     pub(super) rows: Vec<OverviewRow>,
     /// The receivers that answer many sends with 429.
     pub(super) refusing: Vec<ActiveAlert>,
-    pub(super) groups: Vec<LimitGroupRow>,
+    pub(in crate::commands::api) groups: Vec<LimitGroupRow>,
     /// When the first destinations were paused whose deliveries wait, by their ids.
     pub(super) paused_at: HashMap<String, Timestamp>,
-    /// How the last attempts at the first destinations with an open breaker failed, by their ids: `503`, `dns`.
-    pub(super) last_errors: HashMap<String, String>,
+    /// How the last attempts failed at the first destinations with an open breaker and at the first that fail, by their
+    /// ids.
+    pub(super) last_failures: HashMap<String, LastFailure>,
     /// There are more destinations than were read.
     pub(super) is_cut: bool,
     /// The metrics of the process that answers; `None`: it serves them elsewhere.
@@ -61,14 +72,8 @@ impl Evidence {
     /// Asks the server. A wrong key is an error: nothing can be judged then.
     pub(super) async fn gather(call: &Call) -> anyhow::Result<Self> {
         let mut evidence = Self::default();
-        let clock = SystemClock::start();
-        let asked = clock.wall();
-        match call.client.get(&status::PATH, &Fields::new()).await {
-            Ok(answer) => {
-                let status: InstallationStatus = answer.read()?;
-                evidence.clock_ahead_s = Some(ahead(status.as_of, asked, clock.wall()));
-                evidence.status = Some(status);
-            }
+        match evidence.ask(call).await {
+            Ok(_) => {}
             Err(error) if error.is::<Unreachable>() => {
                 evidence.unreachable = Some(format!("{error:#}"));
                 return Ok(evidence);
@@ -77,8 +82,28 @@ impl Evidence {
             // The server answers, and its store does not: the other answers say more.
             Err(error) => evidence.unread = Some(format!("{error:#}")),
         }
+        evidence.look(call).await?;
+        Ok(evidence)
+    }
+
+    /// Asks for the state of the installation. Returns it as the server sends it.
+    pub(in crate::commands::api) async fn ask(&mut self, call: &Call) -> anyhow::Result<Answer> {
+        let clock = SystemClock::start();
+        let asked = clock.wall();
+        let answer = call.client.get(&status::PATH, &Fields::new()).await?;
+        let status: InstallationStatus = answer.read()?;
+        self.clock_ahead_s = Some(ahead(status.as_of, asked, clock.wall()));
+        self.status = Some(status);
+        Ok(answer)
+    }
+
+    /// Asks for all else, as far as the server says it.
+    pub(in crate::commands::api) async fn look(&mut self, call: &Call) -> anyhow::Result<()> {
+        let evidence = self;
         evidence.readiness = match call.client.get(&["readyz"], &Fields::new()).await {
             Ok(answer) => Some(Ok(answer.read()?)),
+            // An ingress that passes only the API says nothing of the process.
+            Err(error) if error.is::<Misuse>() => None,
             Err(error) => Some(Err(format!("{error:#}"))),
         };
         let query = fields(&json!({"sort": "trouble"}))?;
@@ -106,16 +131,16 @@ impl Evidence {
             let pause = changes.into_iter().find(|change| change.action == "destination.paused");
             evidence.paused_at.extend(pause.map(|pause| (row.destination.id.clone(), pause.at)));
         }
-        for row in evidence.rows.iter().filter(|row| has_open_breaker(row)).take(NAMED) {
+        let broken = evidence.rows.iter().filter(|row| has_open_breaker(row)).take(NAMED);
+        for row in broken.chain(evidence.rows.iter().filter(|row| is_failing(row)).take(NAMED)) {
             let path = ["v1", "destinations", &row.destination.id, "overview"];
             let Ok(answer) = call.client.get(&path, &Fields::new()).await else { break };
             let Some(last) = answer.read::<DestinationOverview>()?.last_failure else { continue };
-            let error = last.status_code.map(|status| status.to_string()).or(last.error_kind);
-            evidence.last_errors.extend(error.map(|error| (row.destination.id.clone(), error)));
+            evidence.last_failures.insert(row.destination.id.clone(), last);
         }
         evidence.metrics =
             call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());
-        Ok(evidence)
+        Ok(())
     }
 
     /// What was looked at, for the end of the report.

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use weir_api_types::{ActiveAlert, Backend, InstallationStatus, OverviewRow, Process};
+use weir_api_types::{ActiveAlert, Backend, InstallationStatus, LastFailure, OverviewRow, Process};
 use weir_core::stall::Fault;
 
 use super::{
     super::overview::title,
-    evidence::{Evidence, has_open_breaker, is_behind_a_pause},
+    clocks::clocks,
+    evidence::{Evidence, error_of, has_open_breaker, is_behind_a_pause, is_failing},
     finding::{
-        Finding,
+        Finding, NAMED,
         Severity::{Note, Problem},
         finding, listed,
     },
@@ -22,9 +23,6 @@ const SLOW_STORE_MS: f64 = 60.0;
 const SLOW_QUEUE_MS: f64 = 15.0;
 /// Permits are taken within milliseconds while a worker has places.
 const LATE_PERMITS_MS: u64 = 5_000;
-/// Clocks that are kept agree within milliseconds; receivers refuse signatures whose time is wrong by minutes.
-const CLOCK_NOTE_S: f64 = 2.0;
-const CLOCK_PROBLEM_S: f64 = 30.0;
 /// Less free space is filled within minutes by a busy installation, or within a day.
 const DISK_PROBLEM: u64 = 512 << 20;
 const DISK_NOTE: u64 = 5 << 30;
@@ -34,6 +32,8 @@ const DISK_FULL: u64 = 16 << 20;
 const UNWRITABLE_STEP: &str =
     "docs/operations/sqlite.md#what-the-messages-mean says what to do for this cause, also for PostgreSQL";
 const REFUSING_STEP: &str = "docs/operations/runbook.md#weirredisaway says what to do: memory, password, failover";
+/// Of an error as much is shown.
+const ERROR_CHARS: usize = 120;
 const LARGE_WAL_BYTES: f64 = (1_u64 << 30) as f64;
 
 /// The findings, problems first.
@@ -54,8 +54,8 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
         depths(&mut found, status);
         disk(&mut found, &status.store);
     }
+    clocks(&mut found, evidence);
     readiness(&mut found, evidence);
-    clock(&mut found, evidence);
     resources(&mut found, evidence);
     faults(&mut found, evidence);
     outage(&mut found, evidence);
@@ -136,10 +136,10 @@ fn depths(found: &mut Vec<Finding>, status: &InstallationStatus) {
     }
     let waited = span_s(depths.oldest_waited_ms as f64 / 1_000.0);
     let text = format!(
-        "{} wait for a worker, the oldest for {waited}: the workers are full, suspended or cut off",
+        "{} wait for a worker, the oldest for {waited}: the workers are full, suspended, cut off, or use another Redis or prefix",
         count(depths.ready, "permit", "permits")
     );
-    found.push(finding(Problem, "lag", text, "look at the load of the workers; start more of them, or raise WEIR_WORKER_CAPACITY and the limit of open files"));
+    found.push(finding(Problem, "lag", text, "look at weir_worker_busy_ratio: near 1, start more workers, or raise WEIR_WORKER_CAPACITY and the limit of open files. Near 0, compare WEIR_REDIS_URL and WEIR_REDIS_PREFIX of the workers with those of the schedulers (`weir config check`)"));
 }
 
 fn disk(found: &mut Vec<Finding>, store: &Backend) {
@@ -162,8 +162,8 @@ fn readiness(found: &mut Vec<Finding>, evidence: &Evidence) {
             let others = readiness.warnings.iter().filter(|warning| !warning.contains("ms to answer"));
             found.extend(others.map(|warning| finding(Note, "server", warning.clone(), "see the runbook")));
         }
-        // It is known already that a backend is away.
-        Some(Err(reason)) if found.is_empty() => {
+        // A problem that is known already is the cause.
+        Some(Err(reason)) if found.iter().all(|finding| finding.severity != Problem) => {
             let text = format!("the process is not ready: {reason}");
             found.push(finding(
                 Problem,
@@ -173,22 +173,6 @@ fn readiness(found: &mut Vec<Finding>, evidence: &Evidence) {
             ));
         }
         _ => {}
-    }
-}
-
-fn clock(found: &mut Vec<Finding>, evidence: &Evidence) {
-    let of_redis = evidence
-        .gauge("weir_clock_offset_seconds")
-        .map(|offset| (offset, "the clock of Redis", "that of Weir's machine"));
-    let of_server = evidence.clock_ahead_s.map(|offset| (offset, "the clock of the server", "that of this machine"));
-    for (offset, one, other) in [of_redis, of_server].into_iter().flatten() {
-        if offset.abs() < CLOCK_NOTE_S {
-            continue;
-        }
-        let severity = if offset.abs() < CLOCK_PROBLEM_S { Note } else { Problem };
-        let way = if offset > 0.0 { "ahead of" } else { "behind" };
-        let text = format!("{one} is {:.1} s {way} {other}: receivers refuse signatures of a wrong time", offset.abs());
-        found.push(finding(severity, "clock", text, "keep both clocks with NTP (chrony, systemd-timesyncd)"));
     }
 }
 
@@ -253,6 +237,7 @@ fn is_told(found: &[Finding], fault: Fault) -> bool {
     let names = |finding: &Finding| match fault {
         Fault::QueueAway => finding.subject == "queue" && finding.severity == Problem,
         Fault::StoreSlow | Fault::StoreUnwritable => matches!(finding.subject, "store" | "disk"),
+        Fault::WorkersFull if finding.subject == "lag" => true,
         fault => finding.found.starts_with(fault.sentence()),
     };
     found.iter().any(names)
@@ -302,19 +287,25 @@ fn start(role: &str) -> String {
 fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
     let rows = &evidence.rows;
     let all = |matches: fn(&OverviewRow) -> bool| rows.iter().filter(|row| matches(row)).collect::<Vec<_>>();
+    let last = |row: &OverviewRow| evidence.last_failures.get(&row.destination.id);
     let open = all(has_open_breaker);
     if let Some(first) = open.first() {
         let reason = first.destination.breaker_reason.as_deref().unwrap_or("it fails");
         // Each may fail in its own way: the resolver, a certificate, the answers.
-        let with_error = |row: &&OverviewRow| match evidence.last_errors.get(&row.destination.id) {
+        let with_error = |row: &&OverviewRow| match last(row).and_then(error_of) {
             Some(error) => format!("{} ({error})", title(&row.destination)),
             None => title(&row.destination).to_owned(),
         };
         let names: Vec<_> = open.iter().map(with_error).collect();
         let text = format!("breakers are open: {} ({reason})", listed(names.iter().map(String::as_str)));
-        let next = format!(
-            "weir deliveries list --destination '{}' --state retrying shows the errors; the owner of the receiver must act",
-            title(&first.destination)
+        let next = common_cause(open.iter().filter_map(|row| last(row))).map_or_else(
+            || {
+                format!(
+                    "weir deliveries list --destination '{}' --state retrying shows the errors; the owner of the receiver must act",
+                    title(&first.destination)
+                )
+            },
+            str::to_owned,
         );
         found.push(finding(Note, "receivers", text, next));
     }
@@ -359,9 +350,21 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
             format!("weir preview '{}' --limit N/second shows what another limit would do", title(&first.destination)),
         ));
     }
-    let failing = all(|row| row.reason.as_deref() == Some("failing"));
+    let failing = all(is_failing);
     if let Some(first) = failing.first() {
-        let text = format!("no attempt of the last minute succeeded at {}", named(failing.iter().copied()));
+        let with_error = |row: &&OverviewRow| match last(row)
+            .and_then(|last| Some((error_of(last)?, last.error.as_deref(), last.at)))
+        {
+            // Of a status the error says no more.
+            Some((kind, Some(error), at)) if kind.parse::<u16>().is_err() => {
+                let error: String = error.chars().take(ERROR_CHARS).collect();
+                format!("{} ({kind} at {at}: {error})", title(&row.destination))
+            }
+            Some((kind, _, at)) => format!("{} ({kind} at {at})", title(&row.destination)),
+            None => title(&row.destination).to_owned(),
+        };
+        let names: Vec<_> = failing.iter().map(with_error).collect();
+        let text = format!("no attempt of the last minute succeeded at {}", listed(names.iter().map(String::as_str)));
         let next = format!(
             "weir deliveries list --destination '{}' --state retrying shows the errors; timeouts are a receiver that hangs; Weir sends again, \
              and the owner of the receiver must act",
@@ -396,6 +399,27 @@ fn receivers(found: &mut Vec<Finding>, evidence: &Evidence) {
             text,
             "weir deliveries groups shows why; weir replays create sends them again",
         ));
+    }
+}
+
+/// What to look at on this side if as many receivers as are looked at fail in the same way: so many rarely fail at the same
+/// time by themselves.
+fn common_cause<'a>(failures: impl Iterator<Item = &'a LastFailure>) -> Option<&'static str> {
+    let kinds: Vec<_> = failures.filter_map(|failure| failure.error_kind.as_deref()).collect();
+    if kinds.len() < NAMED || kinds.iter().any(|kind| *kind != kinds[0]) {
+        return None;
+    }
+    match kinds[0] {
+        "dns" => Some(
+            "several names cannot be resolved: look at the resolver of the workers (/etc/resolv.conf, `getent hosts NAME`) before you ask the owners",
+        ),
+        "connect" | "timeout" => Some(
+            "several receivers cannot be reached: look at the outbound network of the workers (firewall, NAT, network policy) before you ask the owners",
+        ),
+        "tls" => Some(
+            "several certificates are refused: look at the clock and the trusted authorities of the workers before you ask the owners",
+        ),
+        _ => None,
     }
 }
 
@@ -520,7 +544,7 @@ mod tests {
         assert_eq!(subjects(&clock(90.0)), [(Problem, "clock")]);
         let metrics = "weir_clock_offset_seconds 31.5\nprocess_open_fds 95\nprocess_max_fds 100\n".to_owned();
         let found = told(&Evidence { metrics: Some(metrics), ..Evidence::default() });
-        assert_eq!(subjects(&found), [(Problem, "clock"), (Problem, "server")]);
+        assert_eq!(subjects(&found), [(Problem, "clock"), (Problem, "server")], "an earlier version states no clock");
         let replica = |up| format!("weir_replica_up {up}\nweir_replica_lag_seconds 90\n");
         let told_of = |up| told(&Evidence { metrics: Some(replica(up)), ..Evidence::default() });
         assert_eq!(subjects(&told_of(0)), [(Note, "store")]);
@@ -561,18 +585,48 @@ mod tests {
             row("Echo", json!({}), json!({"undelivered": 3, "drains": false, "reason": "slow"})),
             row("Fern", json!({"id": "dst_6", "paused": true}), json!({"undelivered": 0})),
             row("Gold", json!({"id": "dst_7", "paused": true}), json!({"undelivered": 0})),
-            row("Hung", json!({}), json!({"undelivered": 0, "reason": "failing"})),
+            row("Hung", json!({"id": "dst_8"}), json!({"undelivered": 0, "reason": "failing"})),
+            row("Iris", json!({"id": "dst_9"}), json!({"undelivered": 0, "reason": "failing"})),
         ];
         let paused_at = HashMap::from([("dst_6".to_owned(), Timestamp::from_secs(1_800_000_000))]);
-        let last_errors = HashMap::from([("dst_2".to_owned(), "dns".to_owned())]);
-        let found = told(&Evidence { rows, paused_at, last_errors, ..Evidence::default() });
+        let failure = |id: &str, status: Option<u16>, kind: &str| {
+            let failure = json!({
+                "delivery_id": "dlv_1", "number": 1, "at": "2026-11-26T04:29:51.000Z", "status_code": status,
+                "error_kind": kind, "error": "it said no", "answer": null,
+            });
+            (id.to_owned(), serde_json::from_value(failure).unwrap())
+        };
+        let last_failures = HashMap::from([
+            failure("dst_2", None, "dns"),
+            failure("dst_8", Some(503), "5xx"),
+            failure("dst_9", None, "timeout"),
+        ]);
+        let found = told(&Evidence { rows, paused_at, last_failures, ..Evidence::default() });
         assert!(found.iter().all(|(severity, ..)| *severity == Note), "{found:?}");
         let texts: Vec<_> = found.iter().map(|(.., text)| text.as_str()).collect();
         assert_eq!(texts[0], "breakers are open: Acme, Bolt (dns), Core and 1 more (10 failures in a row)");
         assert_eq!(texts[1], "deliveries wait behind a pause: Fern (since 2027-01-15T08:00:00.000Z), Gold");
         assert!(texts[2].ends_with("never drains: Echo") && texts[4].ends_with("limits: Echo"), "{texts:?}");
-        assert_eq!(texts[3], "no attempt of the last minute succeeded at Hung");
+        assert_eq!(
+            texts[3],
+            "no attempt of the last minute succeeded at Hung (503 at 2026-11-26T04:29:51.000Z), Iris (timeout at \
+             2026-11-26T04:29:51.000Z: it said no)"
+        );
         assert_eq!(texts[5], "3 dead letters at Echo");
+    }
+
+    #[test]
+    fn receivers_that_all_fail_in_the_same_way_point_to_this_side() {
+        let failure = |kind: &str| {
+            let failure =
+                json!({"delivery_id": "dlv_1", "number": 1, "at": "2026-11-26T04:29:51.000Z", "error_kind": kind});
+            serde_json::from_value::<LastFailure>(failure).unwrap()
+        };
+        let cause = |kinds: &[&str]| common_cause(kinds.iter().map(|kind| failure(kind)).collect::<Vec<_>>().iter());
+        assert!(cause(&["dns", "dns", "dns"]).unwrap().contains("resolver of the workers"));
+        assert_eq!(cause(&["dns", "dns"]), None, "two are no pattern");
+        assert_eq!(cause(&["dns", "connect", "dns"]), None);
+        assert_eq!(cause(&["5xx", "5xx", "5xx"]), None);
     }
 
     #[test]
