@@ -51,8 +51,8 @@ impl ServerWatch {
             *self.moved_at.lock() = Some(Instant::now());
             self.moves.fetch_add(1, Ordering::AcqRel);
             tracing::warn!(
-                "the address of the database leads to another server now; older connections are closed. Keep the former \
-                 server stopped: what it has accepted since is not in this one"
+                "the address of the database leads to another server, or to one that has restarted; older connections are \
+                 closed. After a promotion keep the former server stopped: what it accepts is not in this one"
             );
         }
         Ok(has_moved)
