@@ -184,7 +184,9 @@ fn draw_axes(out: &mut String, plot: &Plot, frame: &Frame) -> fmt::Result {
         let time = plot.x.time_form.map_or_else(String::new, |_| {
             format!(r#" data-at="{}" data-until="{}" data-form="zone""#, plot.x.first_ms(), plot.x.last_ms())
         });
-        writeln!(out, r#"<text class="middle" x="{center}" y="{}"{time}>{name}</text>"#, bottom + 36.0)?;
+        // A narrow page scrolls a chart of times to its end, where the days must be in view too.
+        let (class, x) = if plot.x.time_form.is_some() { ("end", right) } else { ("middle", center) };
+        writeln!(out, r#"<text class="{class}" x="{x}" y="{}"{time}>{name}</text>"#, bottom + 36.0)?;
     }
     Ok(())
 }
