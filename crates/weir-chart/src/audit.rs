@@ -98,6 +98,8 @@ fn per_bucket(bucket_ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::Timestamp;
+
     use super::*;
 
     fn series(counts: &[u32], caps: &[(i64, Option<u64>)]) -> Series {

@@ -46,7 +46,7 @@ async fn a_delivery_of_a_key_is_expected_when_those_ahead_of_it_in_its_key_are_s
         server.event_of(&id, json!({"limit_key": key})).await;
     }
     let path = format!("/v1/destinations/{id}");
-    // The key, how many are ahead, and the time until it is expected.
+    // The key, how many are ahead, and the time until it is expected, in steps of 10 ms.
     let waiting = async || {
         let now = server.clock.now();
         let list = server.get(&format!("/v1/deliveries?destination={id}&order=oldest")).await.expect(StatusCode::OK);
@@ -54,23 +54,22 @@ async fn a_delivery_of_a_key_is_expected_when_those_ahead_of_it_in_its_key_are_s
             let at: Timestamp = row["expected_at"].as_str().unwrap_or_else(|| panic!("{row}")).parse().unwrap();
             assert!(at >= now, "{row}");
             let ahead = row["waits_for"]["ahead"]["value"].as_u64();
-            (row["limit_key"].as_str().unwrap().to_owned(), ahead, at.since(now).as_millis())
+            (row["limit_key"].as_str().unwrap().to_owned(), ahead, (at.since(now).as_millis() + 5) / 10 * 10)
         };
         list["data"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
     };
     // Each key may send twice a second.
     let row = |key: &str, ahead, ms| (key.to_owned(), Some(ahead), ms);
-    let apart = |n| n * 500;
-    let expected = [("a", 0), ("a", 1), ("b", 0), ("a", 2), ("a", 3)];
-    let of_share = expected.map(|(key, ahead)| row(key, ahead, apart(ahead as u128 + 1)));
+    let expected: [(&str, u64); 5] = [("a", 0), ("a", 1), ("b", 0), ("a", 2), ("a", 3)];
+    let of_share = expected.map(|(key, ahead)| row(key, ahead, 500 * (u128::from(ahead) + 1)));
     assert_eq!(waiting().await, of_share);
-    // Where all keys together may send 1/s, each has half of it.
+    // Where all keys together may send 1/s, whose slots are 1.01 s apart, each has half of it.
     server.patch(&path, json!({"rate_limits": per_second(1)})).await.expect(StatusCode::OK);
-    assert_eq!(waiting().await, expected.map(|(key, ahead)| row(key, ahead, 4 * apart(ahead as u128 + 1))));
+    assert_eq!(waiting().await, expected.map(|(key, ahead)| row(key, ahead, 2_020 * (u128::from(ahead) + 1))));
     // A hold comes first.
     let hold = json!({"for_s": 60, "reason": "maintenance"});
     server.post(&format!("{path}/hold"), hold).await.expect(StatusCode::OK);
-    let held = expected.map(|(key, ahead)| (key.to_owned(), None, 60_000 + 4 * apart(ahead as u128 + 1)));
+    let held = expected.map(|(key, ahead)| (key.to_owned(), None, 60_000 + 2_020 * (u128::from(ahead) + 1)));
     assert_eq!(waiting().await, held);
 }
 
