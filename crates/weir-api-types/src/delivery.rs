@@ -31,8 +31,9 @@ pub struct Delivery {
     pub waits_for: Option<WaitsFor>,
     /// When a waiting delivery is expected to be sent, at the limits and the speed of the receiver that are known now: never
     /// in the past. Null if nobody can say: during a pause, behind a failing breaker, behind an earlier delivery of its
-    /// `ordering_key`, or with more than 10,000 deliveries ahead. A list measures at most 8 destinations, and deliveries of
-    /// others have none.
+    /// `ordering_key`, or with more than 10,000 deliveries ahead. Where limit keys take turns it is the turn of its key, and
+    /// rather too late: what other keys leave is not known in advance. A list measures at most 8 destinations, two of them
+    /// with limit keys, and 50 keys of each; others have none.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expected_at: Option<Timestamp>,
     /// The delivery becomes `expired` if it is not claimed by this instant.
@@ -141,10 +142,16 @@ pub struct WaitsFor {
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Timestamp>,
-    /// Only of `turn`: how many deliveries are sent before it. Null if a list has not counted them, and where limit keys take
-    /// turns.
+    /// Only of `turn`: how many deliveries are sent before it; where limit keys take turns, how many of its key. Null if a list
+    /// has not counted them.
     pub ahead: Option<ListCount>,
 }
+
+/// An extension of a request inside the process: no destination is measured for the list that it asks for, so no delivery has
+/// an `expected_at`. A file of all deliveries is older than such times when it is read, and measuring for each of its pages
+/// took most of its time.
+#[derive(Debug, Clone, Copy)]
+pub struct Unmeasured;
 
 /// One page of deliveries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

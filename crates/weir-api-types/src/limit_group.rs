@@ -121,16 +121,16 @@ pub struct LimitGroupMember {
     pub backlog: u64,
     pub achieved_per_s: f64,
     /// The part of the group's rate that it may use now: by its weight among the members with a backlog, and with what
-    /// others leave. Null if the group is unlimited.
+    /// others leave, but no more than its own limits and limit keys allow. Null if the group is unlimited.
     pub share_per_s: Option<f64>,
     /// The part of the group's rate that it uses, 0 to 1; null if unlimited.
     pub utilisation: Option<f64>,
     pub drain_eta_s: Option<f64>,
     /// Whether its backlog gets empty at the rate of arrivals; null if unknown.
     pub drains: Option<bool>,
-    /// Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds.
+    /// Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds, `limit` or `key` if its own limits or those of its limit keys do.
     #[schema(
-        pattern = "^(paused|breaker|refused_within_limit|held|ordered|failing|slow|adaptive|group|limit|queue_away|store_slow|store_unwritable|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        pattern = "^(paused|breaker|refused_within_limit|held|ordered|failing|slow|adaptive|group|key|limit|queue_away|store_slow|store_unwritable|no_worker|no_scheduler|workers_full|not_started|not_published)$",
         example = "group"
     )]
     pub reason: Option<String>,

@@ -2,10 +2,7 @@
 
 use std::borrow::Cow;
 
-use weir_core::{
-    Timestamp,
-    audit::{Series, series::Cap},
-};
+use weir_core::audit::{Series, series::Cap};
 
 use crate::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Point, Stroke, stairs};
 
@@ -66,7 +63,7 @@ fn plot(series: &Series) -> Plot {
     let far = series.caps.iter().filter(|cap| near(cap).is_none()).filter_map(|cap| cap.sends).max();
     elements.extend(far.map(|far| Element::Remark(format!("cap {far}, far above"))));
     Plot {
-        x: Axis::times(start_ms, end_ms).named(day_of(series.start)),
+        x: Axis::times(start_ms, end_ms).named_by_days(),
         y: Axis::counts(highest).named(per_bucket(series.bucket_ms)),
         elements,
     }
@@ -99,14 +96,10 @@ fn per_bucket(bucket_ms: u64) -> String {
     }
 }
 
-/// The day on which a series begins, as the name of the time axis.
-fn day_of(start: Timestamp) -> String {
-    let shown = start.to_string();
-    format!("{} UTC", shown.split('T').next().unwrap_or(&shown))
-}
-
 #[cfg(test)]
 mod tests {
+    use weir_core::Timestamp;
+
     use super::*;
 
     fn series(counts: &[u32], caps: &[(i64, Option<u64>)]) -> Series {

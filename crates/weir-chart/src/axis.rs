@@ -44,6 +44,14 @@ impl TimeForm {
         }
     }
 
+    /// The form of a label at which another day begins.
+    const fn with_day(self) -> Self {
+        match self {
+            Self::Minute | Self::Clock => Self::MonthMinute,
+            Self::Day | Self::MonthMinute => self,
+        }
+    }
+
     fn label(self, at_ms: i64) -> String {
         // `2025-11-21T07:30:00.000Z`
         let shown = Timestamp::from_millis(at_ms).to_string();
@@ -84,9 +92,31 @@ impl Axis {
     /// Times, in milliseconds since 1970, with at most nine labels at whole units of the clock.
     pub fn times(from_ms: i64, until_ms: i64) -> Self {
         let (form, ticks) = time_ticks(from_ms, until_ms);
-        let ticks = ticks.map(|at_ms| (at_ms as f64, form.label(at_ms))).collect();
+        let mut last_day = None;
+        let label = |at_ms: i64| {
+            let is_next_day = last_day.replace(day_of(at_ms)).is_some_and(|last| last != day_of(at_ms));
+            // Where the day changes, a clock alone would be read as one of the first day. The script of the pages does the same.
+            (at_ms as f64, if is_next_day { form.with_day().label(at_ms) } else { form.label(at_ms) })
+        };
+        let ticks = ticks.map(label).collect();
         let (from, to) = (from_ms as f64, until_ms as f64);
         Self { name: String::new(), from, to, is_logarithmic: false, ticks, time_form: Some(form) }
+    }
+
+    /// The same axis of times with its days beside it: `2025-11-21 UTC`, or the first and the last one.
+    pub fn named_by_days(self) -> Self {
+        let (first, last) = (day_of(self.from as i64), day_of(self.last_ms()));
+        let name = if first == last { format!("{first} UTC") } else { format!("{first} to {last} UTC") };
+        self.named(name)
+    }
+
+    /// The last instant of an axis of times: its end is that of the last bucket.
+    pub(crate) fn last_ms(&self) -> i64 {
+        (self.to as i64 - 1).max(self.from as i64)
+    }
+
+    pub(crate) const fn first_ms(&self) -> i64 {
+        self.from as i64
     }
 
     fn new(
@@ -110,6 +140,11 @@ impl Axis {
         let place = |value: f64| if self.is_logarithmic { value.max(f64::MIN_POSITIVE).log10() } else { value };
         ((place(value) - place(self.from)) / (place(self.to) - place(self.from))).clamp(0.0, 1.0)
     }
+}
+
+/// `2025-11-21`
+fn day_of(at_ms: i64) -> String {
+    Timestamp::from_millis(at_ms).to_string().chars().take(10).collect()
 }
 
 /// The smallest of 1, 2, 5, 10, 20, 50 and so on, also below 1, that is at least `least`.
@@ -196,6 +231,23 @@ mod tests {
         assert_eq!(labels, ["07:30:05", "07:30:10", "07:30:15", "07:30:20"]);
         let year = Axis::times(1_763_710_203_000, 1_763_710_203_000 + 365 * 86_400_000);
         assert!((2..=10).contains(&year.ticks.len()), "{year:?}");
+    }
+
+    #[test]
+    fn an_axis_over_midnight_says_where_the_day_changes() {
+        // 2025-11-21T23:40:00Z
+        let from = 1_763_768_400_000;
+        let labels = |minutes: i64| {
+            let axis = Axis::times(from, from + minutes * 60_000).named_by_days();
+            let labels: Vec<_> = axis.ticks.iter().map(|(_, label)| label.clone()).collect();
+            (labels.join(", "), axis.name)
+        };
+        let days = |text: &str, days: &str| (text.to_owned(), format!("{days} UTC"));
+        let both = "2025-11-21 to 2025-11-22";
+        assert_eq!(labels(40), days("23:40, 23:45, 23:50, 23:55, 11-22 00:00, 00:05, 00:10, 00:15, 00:20", both));
+        assert_eq!(labels(20), days("23:40, 23:45, 23:50, 23:55, 11-22 00:00", "2025-11-21"));
+        assert_eq!(labels(15), days("23:40, 23:42, 23:44, 23:46, 23:48, 23:50, 23:52, 23:54", "2025-11-21"));
+        assert_eq!(labels(48 * 60).1, "2025-11-21 to 2025-11-23 UTC");
     }
 
     #[test]

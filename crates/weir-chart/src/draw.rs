@@ -4,7 +4,6 @@ use std::fmt::{self, Write};
 
 use crate::{
     Chart, Content, Key, Panel, Plot, Values,
-    axis::TimeForm,
     element::Frame,
     style::STYLE,
     text::{cut, escaped},
@@ -171,7 +170,7 @@ fn draw_axes(out: &mut String, plot: &Plot, frame: &Frame) -> fmt::Result {
         // A label at the right edge would be cut, so it ends there.
         let is_cut = x + label.chars().count() as f64 * CHAR / 2.0 > right + RIGHT;
         let (class, x) = if is_cut { ("end", right + RIGHT) } else { ("middle", x) };
-        let (y, time) = (bottom + 18.0, time_attributes(plot, *value, None));
+        let (y, time) = (bottom + 18.0, time_attributes(plot, *value));
         writeln!(out, r#"<text class="{class}" x="{x:.1}" y="{y}"{time}>{}</text>"#, escaped(label))?;
     }
     // The names of the axes. That of the y axis is turned and reads upwards.
@@ -182,17 +181,19 @@ fn draw_axes(out: &mut String, plot: &Plot, frame: &Frame) -> fmt::Result {
     }
     if !plot.x.name.is_empty() {
         let name = escaped(&plot.x.name);
-        let first = plot.x.ticks.first().map_or(0.0, |(value, _)| *value);
-        let time = time_attributes(plot, first, Some("zone"));
-        writeln!(out, r#"<text class="middle" x="{center}" y="{}"{time}>{name}</text>"#, bottom + 36.0)?;
+        let time = plot.x.time_form.map_or_else(String::new, |_| {
+            format!(r#" data-at="{}" data-until="{}" data-form="zone""#, plot.x.first_ms(), plot.x.last_ms())
+        });
+        // A narrow page scrolls a chart of times to its end, where the days must be in view too.
+        let (class, x) = if plot.x.time_form.is_some() { ("end", right) } else { ("middle", center) };
+        writeln!(out, r#"<text class="{class}" x="{x}" y="{}"{time}>{name}</text>"#, bottom + 36.0)?;
     }
     Ok(())
 }
 
 /// The instant of a label of a time axis, so that a page can write it in the reader's zone.
-fn time_attributes(plot: &Plot, at_ms: f64, form: Option<&str>) -> String {
-    let own = plot.x.time_form.map(TimeForm::name);
-    own.map_or_else(String::new, |own| format!(r#" data-at="{at_ms}" data-form="{}""#, form.unwrap_or(own)))
+fn time_attributes(plot: &Plot, at_ms: f64) -> String {
+    plot.x.time_form.map_or_else(String::new, |form| format!(r#" data-at="{at_ms}" data-form="{}""#, form.name()))
 }
 
 #[cfg(test)]
@@ -276,7 +277,10 @@ mod tests {
         let plot = Plot { x, y: Axis::linear(1.0, 1, |value| value.to_string()), elements: Vec::new() };
         let chart = Chart::of(196.0, Panel::of(200.0, plot)).inline();
         assert!(chart.contains(r#" data-at="1763710205000" data-form="clock">07:30:05<"#), "{chart}");
-        assert!(chart.contains(r#" data-at="1763710205000" data-form="zone">2025-11-21 UTC<"#), "{chart}");
+        assert!(
+            chart.contains(r#" data-at="1763710203000" data-until="1763710222999" data-form="zone">2025-11-21 UTC<"#),
+            "{chart}"
+        );
         assert!(!Chart::of(196.0, panel()).inline().contains("data-at"), "no other axis has times");
     }
 

@@ -40,7 +40,8 @@
     day,
     minute: (at) => clock(at).slice(0, 5),
     monthminute: (at) => `${day(at).slice(5)} ${clock(at).slice(0, 5)}`,
-    zone: (at) => `${day(at)} ${isLocal ? Intl.DateTimeFormat().resolvedOptions().timeZone : 'UTC'}`,
+    zone: (at, until = at) => `${day(at)}${day(at) === day(until) ? '' : ` to ${day(until)}`} ${
+      isLocal ? Intl.DateTimeFormat().resolvedOptions().timeZone : 'UTC'}`,
     countdown: (at) => {
       const left = Math.ceil((at - now()) / 1000);
       return left > 0 ? `in ${span(left)}` : 'any moment';
@@ -49,13 +50,21 @@
     ago: (at) => (now() - at < 1000 ? 'just now' : `${forms.age(at)} ago`),
     age: (at) => span(Math.max(0, Math.floor((now() - at) / 1000))),
   };
-  const show = (element, at, form) => {
-    const text = (forms[form] || ((when) => `${day(when)} ${clock(when)}`))(at);
+  const show = (element, at, form, until) => {
+    const text = (forms[form] || ((when) => `${day(when)} ${clock(when)}`))(at, until);
     if (element.textContent !== text) element.textContent = text;
   };
   const paint = (root) => {
     all('time[datetime]', root).forEach((time) => show(time, new Date(time.dateTime), time.dataset.form));
-    all('text[data-at]', root).forEach((text) => show(text, new Date(Number(text.dataset.at)), text.dataset.form));
+    let before;
+    all('text[data-at]', root).forEach((text) => {
+      const { form, until } = text.dataset;
+      const at = new Date(Number(text.dataset.at));
+      // The label at which the day changes says so. The labels of each axis rise.
+      const isNextDay = before < at && day(before) !== day(at) && (form === 'minute' || form === 'clock');
+      show(text, at, isNextDay ? 'monthminute' : form, until && new Date(Number(until)));
+      before = form === 'zone' ? undefined : at;
+    });
     const zone = find('#zone');
     if (zone) {
       zone.textContent = isLocal ? 'Local time' : 'UTC';

@@ -24,7 +24,7 @@ async function allShown(page, region, zone) {
   await page.waitForFunction(([selector, east, name]) => {
     const wall = (at) => new Date(at + east).toISOString();
     const isRight = (text, form, at) => form === 'zone'
-      ? text === `${wall(at).slice(0, 10)} ${name}`
+      ? text.startsWith(wall(at).slice(0, 10)) && text.endsWith(` ${name}`)
       : text.includes(wall(at).slice(11, 16));
     const root = document.querySelector(selector);
     const counting = ['countdown', 'left', 'age', 'ago'];

@@ -12,6 +12,7 @@ use http::{
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tower::ServiceExt as _;
+use weir_api_types::Unmeasured;
 
 use crate::{fingerprint::fingerprint, refusal::Refusal};
 
@@ -62,6 +63,12 @@ impl Client {
         let mut carried = Extensions::new();
         carry(&parts.extensions, &mut carried);
         Self { api, headers, carried }
+    }
+
+    /// The same for lists without times that are measured anew for each page of a file.
+    pub(crate) fn unmeasured(mut self) -> Self {
+        self.carried.insert(Unmeasured);
+        self
     }
 
     /// Reads a view.

@@ -146,6 +146,18 @@ pub(crate) enum Drain {
     Stopped,
 }
 
+impl Drain {
+    /// From the fields of the API: that of a destination, of a limit group, or of one of its members.
+    pub(crate) fn of(backlog: u64, drain_eta_s: Option<f64>, drains: Option<bool>) -> Self {
+        match (backlog, drain_eta_s, drains) {
+            (0, _, _) => Self::Empty,
+            (_, Some(eta), _) => Self::In(eta.seconds()),
+            (_, None, Some(false)) => Self::Never,
+            (_, None, _) => Self::Stopped,
+        }
+    }
+}
+
 /// `limit`, `refused`, `queue away`
 pub(crate) fn short_reason(reason: &str) -> String {
     if reason == "refused_within_limit" { "refused".to_owned() } else { reason.replace('_', " ") }
@@ -192,12 +204,7 @@ extend! {
 extend! {
     pub(crate) trait RowText for OverviewRow {
         fn drain(&self) -> Drain {
-            match (self.backlog, self.drain_eta_s, self.drains) {
-                (0, _, _) => Drain::Empty,
-                (_, Some(eta), _) => Drain::In(eta.seconds()),
-                (_, None, Some(false)) => Drain::Never,
-                (_, None, _) => Drain::Stopped,
-            }
+            Drain::of(self.backlog, self.drain_eta_s, self.drains)
         }
 
         /// Why its backlog is not sent faster, or why nothing would be sent.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
-use weir_core::{DeliveryId, DestinationId, Timestamp};
+use weir_core::{DeliveryId, DestinationId, Timestamp, limit_key};
 use weir_store::{
     Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult,
     rows::{self, Row as _},
@@ -15,6 +15,7 @@ use weir_store::{
 use crate::{
     PostgresStore,
     edit::change,
+    flow_statements::{LIVE_DUE, LIVE_DUE_OF_FLOW, PLACES, PLACES_OF_FLOW},
     rows::{column, uuid},
 };
 
@@ -37,28 +38,6 @@ SELECT r.id, least(
         ORDER BY next_attempt_at, id LIMIT 1),
     (SELECT created_at FROM deliveries WHERE destination_id = r.id AND state - {retrying} = 0 ORDER BY id LIMIT 1)
 ) FROM unnest($1::uuid[]) AS r (id)"};
-
-/// The places of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
-/// bound, and those of the given ids are kept.
-pub(crate) const PLACES: &str = sql! {"
-SELECT id, is_replay, ahead FROM (
-    SELECT id, false AS is_replay, row_number() OVER (ORDER BY next_attempt_at, id) - 1 AS ahead FROM (
-        SELECT id, next_attempt_at FROM deliveries
-        WHERE destination_id = $1 AND NOT is_replay AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT $2
-    ) live
-    UNION ALL
-    SELECT id, true, row_number() OVER (ORDER BY next_attempt_at, id) - 1 FROM (
-        SELECT id, next_attempt_at FROM deliveries
-        WHERE destination_id = $1 AND is_replay AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT $2
-    ) replayed
-) places WHERE id = ANY($3)"};
-
-/// How many live deliveries are due, up to a bound.
-pub(crate) const LIVE_DUE: &str = sql! {"
-SELECT count(*) FROM (
-    SELECT FROM deliveries
-    WHERE destination_id = $1 AND NOT is_replay AND state IN ({waiting}) AND next_attempt_at <= $2 LIMIT $3
-) due"};
 
 /// Reads all claims of a destination: there are only as many as its sends in flight.
 pub(crate) const OLDEST_IN_FLIGHT: &str =
@@ -141,12 +120,14 @@ impl Counters for PostgresStore {
         now: Timestamp,
     ) -> StoreResult<Places> {
         let most = i64::from(most.min(PLACES_LOOKED_AT));
-        let query = sqlx::query(PLACES).bind(uuid(id.as_bytes())).bind(most);
+        let (of_places, live_due) =
+            if limit_key::is_of_key(id) { (PLACES_OF_FLOW, LIVE_DUE_OF_FLOW) } else { (PLACES, LIVE_DUE) };
+        let query = sqlx::query(of_places).bind(uuid(id.as_bytes())).bind(most);
         let query = query.bind(column(deliveries, |id| uuid(id.as_bytes())));
         let found = self.read(query, rows::place).await?.into_iter().collect();
         let mut places = Places { found, live_due: 0 };
         if places.found.values().any(|place| place.is_replay) {
-            let query = sqlx::query(LIVE_DUE).bind(uuid(id.as_bytes())).bind(now.as_nanos()).bind(most);
+            let query = sqlx::query(live_due).bind(uuid(id.as_bytes())).bind(now.as_nanos()).bind(most);
             places.live_due = self.read(query, |row| row.count(0)).await?.pop().unwrap_or(0);
         }
         Ok(places)

@@ -108,6 +108,34 @@ UNION ALL SELECT -2, {restored}";
 pub(crate) const SENT_COUNTS: &str = sql!(COUNTS, OF_DESTINATIONS);
 pub(crate) const SENT_COUNTS_OF_FLOWS: &str = sql!(COUNTS, OF_FLOWS);
 
+/// The places of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
+/// bound, and those of the given ids are kept.
+const PLACES_OF: &str = "
+SELECT id, is_replay, ahead FROM (
+    SELECT id, false AS is_replay, row_number() OVER (ORDER BY next_attempt_at, id) - 1 AS ahead FROM (
+        SELECT id, next_attempt_at FROM deliveries
+        WHERE {flow} = $1 AND NOT is_replay AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT $2
+    ) live
+    UNION ALL
+    SELECT id, true, row_number() OVER (ORDER BY next_attempt_at, id) - 1 FROM (
+        SELECT id, next_attempt_at FROM deliveries
+        WHERE {flow} = $1 AND is_replay AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT $2
+    ) replayed
+) places WHERE id = ANY($3)";
+
+pub(crate) const PLACES: &str = sql!(PLACES_OF, OF_DESTINATIONS);
+pub(crate) const PLACES_OF_FLOW: &str = sql!(PLACES_OF, OF_FLOWS);
+
+/// How many live deliveries are due, up to a bound.
+const LIVE_DUE_OF: &str = "
+SELECT count(*) FROM (
+    SELECT FROM deliveries
+    WHERE {flow} = $1 AND NOT is_replay AND state IN ({waiting}) AND next_attempt_at <= $2 LIMIT $3
+) due";
+
+pub(crate) const LIVE_DUE: &str = sql!(LIVE_DUE_OF, OF_DESTINATIONS);
+pub(crate) const LIVE_DUE_OF_FLOW: &str = sql!(LIVE_DUE_OF, OF_FLOWS);
+
 /// The same in costs. The last row is the usual cost: of so many deliveries, that a run publishes no more.
 const COSTS: &str = "{with}
 SELECT a.sent_at / $2 + 1, sum(coalesce(d.cost, 1))::bigint FROM attempts a JOIN deliveries d ON d.id = a.delivery_id

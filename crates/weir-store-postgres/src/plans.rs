@@ -21,7 +21,7 @@ use crate::{
     PostgresStore,
     alerting::{CONDITIONS, GROUP_ALERTS},
     claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
-    counters::{COUNTS, FOLD, LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING, PLACES},
+    counters::{COUNTS, FOLD, OLDEST_IN_FLIGHT, OLDEST_WAITING},
     database::Database,
     deliveries::{count_of_part, deliveries_page, failures_of_part, large_backlog, window_end},
     destination_edits::CANCEL_SOME,
@@ -29,7 +29,7 @@ use crate::{
     destinations::{RECENT_ARRIVALS, RECENT_SENDS},
     discard::DISCARD,
     fixtures::{NOW, creation, destination, destination_id, event, request, result},
-    flow_statements::{DUE_DESTINATIONS, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
+    flow_statements::{DUE_DESTINATIONS, LIVE_DUE, PLACES, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
     history::{
         HASHED, IN_ORDER, SENDS, Select, TENANTS_WITH_KEYS, event_deliveries, events_page, events_window_end, past,
     },

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use weir_core::{DeliveryId, DestinationId, Timestamp};
+use weir_core::{DeliveryId, DestinationId, Timestamp, limit_key};
 use weir_store::{
     Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult,
     rows::{self, Row as _},
@@ -14,6 +14,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
+    flow_statements::{LIVE_DUE, LIVE_DUE_OF_FLOW, PLACES, PLACES_OF_FLOW},
     sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
     transaction::Transaction,
 };
@@ -55,31 +56,6 @@ pub(crate) static OLDEST_WAITING: Batch = Batch::new(
     "(?)",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
-
-/// The places of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
-/// bound, and those of the given ids are kept. NULL ids match nothing.
-pub(crate) static PLACES: Batch = Batch::new(
-    sql! {"SELECT id, is_replay, ahead FROM (
-        SELECT id, 0 AS is_replay, row_number() OVER (ORDER BY next_attempt_at, id) - 1 AS ahead FROM (
-            SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = ? AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
-        )
-        UNION ALL
-        SELECT id, 1, row_number() OVER (ORDER BY next_attempt_at, id) - 1 FROM (
-            SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = ? AND is_replay = 1 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
-        )
-    ) WHERE id IN ("},
-    "?",
-    ")",
-);
-
-/// How many live deliveries are due, up to a bound.
-pub(crate) const LIVE_DUE: &str = sql! {"
-SELECT count(*) FROM (
-    SELECT 1 FROM deliveries INDEXED BY deliveries_due
-    WHERE destination_id = ? AND is_replay = 0 AND state IN ({waiting}) AND next_attempt_at <= ? LIMIT +?
-)"};
 
 /// Reads all claims of a destination: there are only as many as its sends in flight.
 pub(crate) const OLDEST_IN_FLIGHT: &str = sql! {"
@@ -137,11 +113,13 @@ impl Counters for SqliteStore {
         now: Timestamp,
     ) -> StoreResult<Places> {
         let most = i64::from(most.min(PLACES_LOOKED_AT));
+        let (of_places, live_due) =
+            if limit_key::is_of_key(id) { (&PLACES_OF_FLOW, LIVE_DUE_OF_FLOW) } else { (&PLACES, LIVE_DUE) };
         let mut places = Places::default();
         for part in deliveries.chunks(MAX_ROWS) {
             let mut values = Values::default();
             values.blob(id.as_bytes()).int(most).blob(id.as_bytes()).int(most);
-            let (sql, values) = PLACES.of(values, part, |values, delivery| {
+            let (sql, values) = of_places.of(values, part, |values, delivery| {
                 values.blob(delivery.as_bytes());
             });
             places.found.extend(fetch(&self.readers, sql, values, rows::place).await?);
@@ -149,7 +127,7 @@ impl Counters for SqliteStore {
         if places.found.values().any(|place| place.is_replay) {
             let mut values = Values::id(id.as_bytes());
             values.int(now.as_nanos()).int(most);
-            let counted = fetch(&self.readers, LIVE_DUE, values, |row| row.count(0)).await?;
+            let counted = fetch(&self.readers, live_due, values, |row| row.count(0)).await?;
             places.live_due = counted.first().copied().unwrap_or(0);
         }
         Ok(places)

@@ -102,6 +102,31 @@ UNION ALL SELECT -2, {restored}";
 pub(crate) static SENT_COUNTS: Batch = Batch::new(IDS, "(?)", sql!(COUNTS, OF_DESTINATIONS));
 pub(crate) static SENT_COUNTS_OF_FLOWS: Batch = Batch::new(IDS, "(?)", sql!(COUNTS, OF_FLOWS));
 
+/// The places of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
+/// bound, and those of the given ids are kept. NULL ids match nothing.
+const PLACES_OF: &str = "SELECT id, is_replay, ahead FROM (
+    SELECT id, 0 AS is_replay, row_number() OVER (ORDER BY next_attempt_at, id) - 1 AS ahead FROM (
+        SELECT id, next_attempt_at FROM {due}
+        WHERE {flow} = ? AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
+    )
+    UNION ALL
+    SELECT id, 1, row_number() OVER (ORDER BY next_attempt_at, id) - 1 FROM (
+        SELECT id, next_attempt_at FROM {due}
+        WHERE {flow} = ? AND is_replay = 1 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
+    )
+) WHERE id IN (";
+
+pub(crate) static PLACES: Batch = Batch::new(sql!(PLACES_OF, OF_DESTINATIONS), "?", ")");
+pub(crate) static PLACES_OF_FLOW: Batch = Batch::new(sql!(PLACES_OF, OF_FLOWS), "?", ")");
+
+/// How many live deliveries are due, up to a bound.
+const LIVE_DUE_OF: &str = "SELECT count(*) FROM (
+    SELECT 1 FROM {due} WHERE {flow} = ? AND is_replay = 0 AND state IN ({waiting}) AND next_attempt_at <= ? LIMIT +?
+)";
+
+pub(crate) const LIVE_DUE: &str = sql!(LIVE_DUE_OF, OF_DESTINATIONS);
+pub(crate) const LIVE_DUE_OF_FLOW: &str = sql!(LIVE_DUE_OF, OF_FLOWS);
+
 /// Of so many deliveries the usual cost is read, because a run publishes no more.
 pub(crate) const SAMPLE: usize = 512;
 

@@ -16,11 +16,11 @@ use weir_store::{
 use crate::{
     alerting::{BACKLOGS, GROUP_ALERTS},
     claims::{BODY, CLAIM, OLDEST_DUE},
-    counters::{LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING, PLACES},
+    counters::{OLDEST_IN_FLIGHT, OLDEST_WAITING},
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
     destinations::{RECENT_ARRIVALS_OF_FLOW, RECENT_SENDS, WAITING_BY_STATE},
     discard::{DEAD_LETTERS, DISCARD},
-    flow_statements::{DUE_DESTINATIONS, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
+    flow_statements::{DUE_DESTINATIONS, LIVE_DUE, PLACES, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
     history::{SENDS, SENDS_OF_FLOW, TENANTS_WITH_KEYS, events_page, events_window_end, past},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
     limit_groups::{MEMBERS, MEMBERSHIPS},

@@ -94,7 +94,8 @@ pub trait Counters: Send + Sync {
     /// became due, because a younger one that has been due for longer comes before it.
     async fn oldest_waiting(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>>;
 
-    /// The places of these deliveries among those that wait for the destination, in the order of claims. Looks at the first
+    /// The places of these deliveries among those that wait for the destination or for the flow of a limit key, in the order of
+    /// claims. Looks at the first
     /// `most` entries of the due index, at most [`PLACES_LOOKED_AT`], so the cost does not depend on the backlog.
     async fn places(
         &self,

@@ -26,10 +26,12 @@ struct Known {
 }
 
 /// What was seen of the limit keys of a destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WatchedKeys {
     /// No key waits for the limits that all keys share.
     pub all_bound: bool,
+    /// What the keys that wait may send together, if only limits of their own bind them.
+    pub per_s: Option<f64>,
     /// Until nothing of the key that takes longest waits. `None`: a key that waits is paused, so nobody knows.
     pub drain_in: Option<Duration>,
 }
@@ -110,7 +112,8 @@ impl Known {
         let of_each = || backlogs.iter().zip(&of_keys);
         let is_paused = of_each().any(|(_, (_, per_s))| *per_s <= 0.0);
         let longest = of_each().map(|(backlog, (_, per_s))| takes(backlog.waiting, *per_s)).max().unwrap_or_default();
-        let keys = WatchedKeys { all_bound, drain_in: (!is_paused).then_some(longest) };
+        let per_s = all_bound.then(|| of_keys.iter().map(|(_, part)| part).sum());
+        let keys = WatchedKeys { all_bound, per_s, drain_in: (!is_paused).then_some(longest) };
         let mut bound: Vec<(Duration, LimitKey)> = backlogs
             .into_iter()
             .zip(of_keys)

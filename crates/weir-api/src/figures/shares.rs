@@ -28,7 +28,8 @@ pub(crate) fn share(group: &LimitGroup, members: &mut [(&Destination, &mut Measu
         let settings = &destination.settings;
         let rests = destination.is_stopped() || destination.is(Condition::Held, now);
         let forecast = measured.forecast(destination, &settings.rate_limits, settings.max_in_flight, now);
-        let most = forecast.per_second().unwrap_or(f64::INFINITY);
+        let of_keys = measured.watched_keys.and_then(|keys| keys.per_s).unwrap_or(f64::INFINITY);
+        let most = forecast.per_second().unwrap_or(f64::INFINITY).min(of_keys);
         let per_s = match measured.counts.waiting() {
             _ if rests => 0.0,
             0 => measured.achieved_per_s.min(most),

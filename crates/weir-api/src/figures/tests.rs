@@ -292,7 +292,7 @@ fn known_keys_that_wait_bound_the_rate_and_the_drain() {
     assert_eq!(of(&[("a", 9)], true).reason, Some(Reason::Limit), "there may be others");
     // Where they are not read now, what was read last counts, also at once.
     for (all_bound, reason) in [(true, Reason::Key), (false, Reason::Limit)] {
-        let seen = WatchedKeys { all_bound, drain_in: Some(Duration::from_secs(700)) };
+        let seen = WatchedKeys { all_bound, per_s: None, drain_in: Some(Duration::from_secs(700)) };
         let known = Measured { watched_keys: Some(seen), ..measured(9, 0, 1.0) };
         let figures = Figures::of(&destination(keyed), &known, NOW);
         assert_eq!(figures.reason, Some(reason), "{all_bound}");

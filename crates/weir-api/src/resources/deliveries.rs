@@ -138,13 +138,17 @@ async fn found(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<Del
 pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<types::DeliveryDetail> {
     let DeliveryDetail { delivery, attempts } = found(api, caller, id).await?;
     let attempts = attempts.into_iter().map(attempt).collect();
-    let outlooks = Outlooks::of(api, std::slice::from_ref(&delivery)).await?;
+    let outlooks = Outlooks::of(api, std::slice::from_ref(&delivery), true).await?;
     Ok(types::DeliveryDetail { delivery: view(delivery, &outlooks), attempts })
 }
 
-/// Deliveries as the API shows them, with what those that wait are waiting for.
-pub(crate) async fn views(api: &ApiState, deliveries: Vec<Delivery>) -> ApiResult<Vec<types::Delivery>> {
-    let outlooks = Outlooks::of(api, &deliveries).await?;
+/// Deliveries as the API shows them, with what those that wait are waiting for; if it `is_measured`, also when they are sent.
+pub(crate) async fn views(
+    api: &ApiState,
+    deliveries: Vec<Delivery>,
+    is_measured: bool,
+) -> ApiResult<Vec<types::Delivery>> {
+    let outlooks = Outlooks::of(api, &deliveries, is_measured).await?;
     Ok(deliveries.into_iter().map(|delivery| view(delivery, &outlooks)).collect())
 }
 

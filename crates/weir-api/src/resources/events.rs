@@ -147,7 +147,7 @@ pub(crate) async fn show(
 ) -> ApiResult<Response> {
     let event = api.store.event(id).await?.filter(|event| caller.sees(&event.tenant));
     let event = event.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
-    let deliveries = deliveries::views(&api, api.store.event_deliveries(id).await?).await?;
+    let deliveries = deliveries::views(&api, api.store.event_deliveries(id).await?, true).await?;
     let data = event.body.data();
     Ok(Json(types::EventDetail { event: view(&event, Some(&data))?, deliveries }).into_response())
 }

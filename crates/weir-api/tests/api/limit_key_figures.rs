@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use weir_core::Clock as _;
+use weir_core::{Clock as _, Timestamp};
 
 use crate::{
     harness::Server,
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_delivery_of_a_key_says_what_it_waits_for_without_a_place_that_it_does_not_have() {
+async fn a_delivery_of_a_paused_key_or_destination_says_so_without_a_time() {
     let server = Server::start().await;
     let id = server.with_limit_keys().await;
     for key in ["a", "a", "b"] {
@@ -23,7 +23,12 @@ async fn a_delivery_of_a_key_says_what_it_waits_for_without_a_place_that_it_does
     let reasons = async || {
         let list = server.get(&format!("/v1/deliveries?destination={id}&order=oldest")).await.expect(StatusCode::OK);
         let of = |row: &Value| {
-            assert_eq!((&row["waits_for"]["ahead"], &row["expected_at"]), (&Value::Null, &Value::Null), "{row}");
+            let has_time = row["waits_for"]["reason"] == "turn";
+            assert_eq!(
+                (row["waits_for"]["ahead"].is_null(), row["expected_at"].is_null()),
+                (!has_time, !has_time),
+                "{row}"
+            );
             row["waits_for"]["reason"].as_str().unwrap().to_owned()
         };
         list["data"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
@@ -31,6 +36,64 @@ async fn a_delivery_of_a_key_says_what_it_waits_for_without_a_place_that_it_does
     assert_eq!(reasons().await, ["key", "key", "turn"]);
     server.patch(&path, json!({"paused": true})).await.expect(StatusCode::OK);
     assert_eq!(reasons().await, ["pause"; 3]);
+}
+
+#[tokio::test]
+async fn a_delivery_of_a_key_is_expected_when_those_ahead_of_it_in_its_key_are_sent() {
+    let server = Server::start().await;
+    let id = server.with_limit_keys().await;
+    for key in ["a", "a", "b", "a", "a"] {
+        server.event_of(&id, json!({"limit_key": key})).await;
+    }
+    let path = format!("/v1/destinations/{id}");
+    // The key, how many are ahead, and the time until it is expected, in steps of 10 ms.
+    let waiting = async || {
+        let now = server.clock.now();
+        let list = server.get(&format!("/v1/deliveries?destination={id}&order=oldest")).await.expect(StatusCode::OK);
+        let of = |row: &Value| {
+            let at: Timestamp = row["expected_at"].as_str().unwrap_or_else(|| panic!("{row}")).parse().unwrap();
+            assert!(at >= now, "{row}");
+            let ahead = row["waits_for"]["ahead"]["value"].as_u64();
+            (row["limit_key"].as_str().unwrap().to_owned(), ahead, (at.since(now).as_millis() + 5) / 10 * 10)
+        };
+        list["data"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    // Each key may send twice a second.
+    let row = |key: &str, ahead, ms| (key.to_owned(), Some(ahead), ms);
+    let expected: [(&str, u64); 5] = [("a", 0), ("a", 1), ("b", 0), ("a", 2), ("a", 3)];
+    let of_share = expected.map(|(key, ahead)| row(key, ahead, 500 * (u128::from(ahead) + 1)));
+    assert_eq!(waiting().await, of_share);
+    // Where all keys together may send 1/s, whose slots are 1.01 s apart, each has half of it.
+    server.patch(&path, json!({"rate_limits": per_second(1)})).await.expect(StatusCode::OK);
+    assert_eq!(waiting().await, expected.map(|(key, ahead)| row(key, ahead, 2_020 * (u128::from(ahead) + 1))));
+    // A hold comes first.
+    let hold = json!({"for_s": 60, "reason": "maintenance"});
+    server.post(&format!("{path}/hold"), hold).await.expect(StatusCode::OK);
+    let held = expected.map(|(key, ahead)| (key.to_owned(), None, 60_000 + 2_020 * (u128::from(ahead) + 1)));
+    assert_eq!(waiting().await, held);
+}
+
+#[tokio::test]
+async fn a_member_of_a_group_that_its_keys_bind_leaves_the_rest_of_the_group_to_others() {
+    let server = Server::start().await;
+    let group = json!({"name": "partner", "rate_limits": per_second(20)});
+    let group = server.post("/v1/limit-groups", group).await.expect(StatusCode::CREATED)["id"].clone();
+    let keys = json!({"key": "/customer/id", "rate_limits": per_second(2)});
+    let keyed = server.destination(json!({"url": URL, "limit_group": group, "key_limits": keys})).await;
+    let plain = server.destination(json!({"url": URL, "limit_group": group})).await;
+    for number in 0..20 {
+        server.event_of(&keyed, json!({"limit_key": if number % 2 == 0 { "a" } else { "b" }})).await;
+        server.event_of(&plain, json!({})).await;
+    }
+    let overview = format!("/v1/limit-groups/{}/overview", group.as_str().unwrap());
+    let shown = server.get(&overview).await.expect(StatusCode::OK);
+    let member = |id: &str| shown["data"].as_array().unwrap().iter().find(|one| one["id"] == id).unwrap();
+    let of = |id: &str| (member(id)["reason"].clone(), member(id)["share_per_s"].as_f64().unwrap());
+    // Two keys of two a second each: half of the group would be ten.
+    assert_eq!(of(&keyed), (json!("key"), 4.0));
+    let (reason, share) = of(&plain);
+    assert_eq!(reason, "group");
+    assert!((share - 16.0).abs() < 0.5, "{shown}");
 }
 
 #[tokio::test]

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use weir_api_types::Unmeasured;
 use weir_core::{Clock as _, Timestamp, outcome::Verdict};
 
-use crate::harness::Server;
+use crate::harness::{Server, json_request, reply};
 
 const URL: &str = "https://example.com/hooks";
 
@@ -139,11 +140,11 @@ async fn a_delivery_of_a_paused_limit_key_waits_until_the_key_is_resumed() {
         let waits_for = &delivery["waits_for"];
         assert_eq!((&waits_for["reason"], &delivery["expected_at"]), (&json!("key"), &Value::Null), "{delivery}");
     }
-    // Keys take turns: how many go before it, nobody has counted.
-    for delivery in &listed[2..] {
+    // The others do not wait for it.
+    for (ahead, delivery) in listed[2..].iter().enumerate() {
         let waits_for = &delivery["waits_for"];
-        assert_eq!((&waits_for["reason"], &waits_for["ahead"]), (&json!("turn"), &Value::Null), "{delivery}");
-        assert_eq!(delivery["expected_at"], Value::Null, "{delivery}");
+        assert_eq!((&waits_for["reason"], &waits_for["ahead"]["value"]), (&json!("turn"), &json!(ahead)), "{delivery}");
+        assert_eq!(seconds_from(server.clock.now(), &delivery["expected_at"]), ahead as u64 + 1, "{delivery}");
     }
 }
 
@@ -210,6 +211,27 @@ async fn a_delivery_says_when_the_next_probe_of_an_open_breaker_is_sent() {
     assert_eq!((&last["status_code"], &last["answer"], &last["number"]), (&json!(500), &json!("ok"), &json!(1)));
     assert_eq!(last["delivery_id"], claimed[11].claim.delivery_id.to_string());
     assert_eq!(overview["failures"], json!([{"error": "503", "count": 9}, {"error": "500", "count": 3}]));
+}
+
+#[tokio::test]
+async fn a_list_for_a_file_measures_no_destination() {
+    let server = Server::start().await;
+    let id = server.destination(json!({"url": URL, "rate_limits": [{"limit": 1, "period": "minute"}]})).await;
+    server.batch(3, &json!({})).await;
+    let rows = async || {
+        let mut request = json_request("GET", &format!("/v1/deliveries?destination={id}"), "");
+        request.extensions_mut().insert(Unmeasured);
+        let list: Value = serde_json::from_slice(&reply(server.router.clone(), request).await.body).unwrap();
+        list["data"].as_array().unwrap().clone()
+    };
+    for row in rows().await {
+        let waits_for = &row["waits_for"];
+        let found = (&waits_for["reason"], &waits_for["ahead"], &row["expected_at"]);
+        assert_eq!(found, (&json!("turn"), &Value::Null, &Value::Null));
+    }
+    let hold = json!({"for_s": 60, "reason": "maintenance"});
+    server.post(&format!("/v1/destinations/{id}/hold"), hold).await.expect(StatusCode::OK);
+    assert!(rows().await.iter().all(|row| row["waits_for"]["reason"] == "hold"));
 }
 
 #[tokio::test]

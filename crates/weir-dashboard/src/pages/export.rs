@@ -84,7 +84,8 @@ impl Export {
     }
 
     /// Answers the rows at a path of the API. A refusal of the first page is the answer.
-    async fn file<R: Row>(self, visit: Visit, path: ApiPath, name: &str) -> Answered {
+    async fn file<R: Row>(self, mut visit: Visit, path: ApiPath, name: &str) -> Answered {
+        visit.api = visit.api.unmeasured();
         let (format, kind, ending) = match &*self.format {
             "csv" => (Format::Csv, "text/csv; charset=utf-8; header=present", "csv"),
             "jsonl" => (Format::JsonLines, "application/jsonl; charset=utf-8", "jsonl"),

@@ -23,8 +23,11 @@ fn api(role: &str) -> FakeApi {
         "id": "dst_3", "name": "Grows", "weight": 1, "achieved_per_s": 0.0, "share_per_s": 0.0, "backlog": 900,
         "drain_eta_s": null, "drains": false, "reason": "group",
     });
-    let members =
-        json!([member("dst_1", "Acme", 1, 25.0, json!("group")), member("dst_2", "Beta", 3, 74.5, Value::Null), grows]);
+    let members = json!([
+        member("dst_1", "Acme", 1, 25.0, json!("group")),
+        member("dst_2", "Beta", 3, 74.5, json!("key")),
+        grows
+    ]);
     let mut row = group;
     row["members"] = 2.into();
     row["backlog"] = 1_800.into();
@@ -56,6 +59,8 @@ async fn the_page_of_a_group_shows_the_shares_of_its_members() {
     for part in ["/destinations/dst_1", "Acme", "It sends its share of its limit group", "in 1 min 30 s", ">never<"] {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
+    assert!(page.text.contains(r#"74.5/s <span class="soft">bound by its limit keys</span>"#), "{}", page.text);
+    assert_eq!(page.text.matches("bound by").count(), 1, "the group binds the others: {}", page.text);
     // One after the other, and together the whole bar.
     assert!(page.text.contains(r#"x="0" y="0" width="250""#), "{}", page.text);
     assert!(page.text.contains(r#"x="250" y="0" width="745""#), "{}", page.text);

@@ -11,6 +11,7 @@ use axum::{
 use http::{HeaderMap, HeaderName, Method, StatusCode, header, response::Parts};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+use weir_api_types::Unmeasured;
 use weir_core::{Clock, Timestamp};
 use weir_dashboard::DashboardSettings;
 
@@ -40,6 +41,8 @@ pub(crate) struct Seen {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
+    /// Whether it asks for no times that are measured.
+    pub(crate) is_unmeasured: bool,
 }
 
 struct Scripted {
@@ -132,6 +135,7 @@ async fn answer(State(api): State<FakeApi>, request: Request) -> Response {
         path: parts.uri.path_and_query().unwrap().to_string(),
         headers: parts.headers,
         body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+        is_unmeasured: parts.extensions.get::<Unmeasured>().is_some(),
     });
     let answers = api.answers.lock().unwrap();
     let whole = parts.uri.path_and_query().map_or("", |whole| whole.as_str());

@@ -6,7 +6,9 @@ use super::*;
 use crate::{
     claims::{CLAIM_FLOWS, CLAIM_FLOWS_WITH_BODIES},
     destinations::RECENT_ARRIVALS_OF_FLOW,
-    flow_statements::{DUE_FLOWS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
+    flow_statements::{
+        DUE_FLOWS, LIVE_DUE_OF_FLOW, PLACES_OF_FLOW, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS,
+    },
     history::SENDS_OF_FLOW,
     limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS, KEY_COUNTS},
     outbox::WITHOUT_KEYLESS,
@@ -53,6 +55,8 @@ async fn statements_of_flows_use_the_indexes_of_flows() {
             KEY_COUNTS,
             &["Index Only Scan using deliveries_due_of_flow", "Scan using deliveries_claimed on"],
         ),
+        ("places of a key", PLACES_OF_FLOW, &["using deliveries_due_of_flow on deliveries"]),
+        ("due of a key", LIVE_DUE_OF_FLOW, &["using deliveries_due_of_flow on deliveries"]),
         ("recent arrivals of a key", RECENT_ARRIVALS_OF_FLOW, &["Index Only Scan using deliveries_of_flow on"]),
         ("sends of flows", FLOW_SENDS, &[attempts]),
         ("send history of flows", SEND_HISTORY_OF_FLOWS, &[attempts, "Scan using deliveries_claimed on"]),

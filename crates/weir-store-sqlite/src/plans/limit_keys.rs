@@ -6,7 +6,9 @@ use weir_store::{KEYLESS_LOOKED_AT, KEYS_LOOKED_AT};
 use super::*;
 use crate::{
     claims::{HAS_KEYLESS, OLDEST_DUE_KEYLESS, OLDEST_DUE_OF_FLOW},
-    flow_statements::{DUE_FLOWS, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS},
+    flow_statements::{
+        DUE_FLOWS, LIVE_DUE_OF_FLOW, PLACES_OF_FLOW, SEND_HISTORY_OF_FLOWS, SENT_COSTS_OF_FLOWS, SENT_COUNTS_OF_FLOWS,
+    },
     limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS, KEY_COUNTS},
     purge::{WAITING_OF_FLOW, WAITING_OF_FLOW_WITH_TYPES},
     replays::count_sql,
@@ -26,6 +28,7 @@ fn flows_are_read_by_their_indexes_at_every_size() {
                 &FLOW_KEYS,
                 &["deliveries_of_flow (flow_id=?)", "SEARCH d USING PRIMARY KEY (id=?)"][..],
             ),
+            ("places", &PLACES_OF_FLOW, &[OF_FLOW]),
             ("sends", &FLOW_SENDS, &[SENT]),
             ("sent counts", &SENT_COUNTS_OF_FLOWS, &[SENT, OUT]),
             ("sent costs", &SENT_COSTS_OF_FLOWS, &[SENT, OUT, OF_FLOW]),
@@ -76,6 +79,8 @@ fn due_flows_and_backlogs_of_keys_use_their_indexes() {
     let looked = "deliveries USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)";
     assert_eq!(backlogs.matches(looked).count(), 2, "live, and of replays: {backlogs}");
     assert!(backlogs.contains("SEARCH d USING PRIMARY KEY (id=?)"), "{backlogs}");
+    let due = plan(&connection, LIVE_DUE_OF_FLOW);
+    assert!(due.contains("deliveries_due_of_flow (flow_id=? AND is_replay=? AND next_attempt_at<?)"), "{due}");
     let counts = plan(&connection, KEY_COUNTS);
     assert_eq!(counts.matches(OF_FLOW).count(), 2, "live, and of replays: {counts}");
     assert!(counts.contains("SEARCH d USING PRIMARY KEY (id=?)") && counts.contains(OUT), "{counts}");

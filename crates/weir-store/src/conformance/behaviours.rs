@@ -59,6 +59,7 @@ macro_rules! store_conformance {
             the_oldest_waiting_delivery_of_each_destination_is_found,
             the_places_of_waiting_deliveries_follow_the_order_of_claims,
             the_places_of_a_replay_are_apart_from_live_ones,
+            the_places_of_a_flow_count_only_its_key,
             changes_of_several_callers_are_all_counted,
             traffic_is_counted_by_bucket,
             buckets_are_added_up_to_longer_steps,

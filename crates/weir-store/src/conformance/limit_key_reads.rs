@@ -43,7 +43,7 @@ pub async fn keys_that_wait_for_their_own_limits_are_named_and_delay_their_desti
     let BoundKeys { named, count, drains_in } = status.bound_keys;
     assert_eq!((named, count), (vec![key("c"), key("d"), key("b")], 4));
     assert_eq!((drains_in, status.drains_in), (Some(seconds(3)), Some(seconds(3))), "six at two a second");
-    assert_eq!(seen, WatchedKeys { all_bound: true, drain_in: None }, "the others are paused");
+    assert_eq!(seen, WatchedKeys { all_bound: true, per_s: Some(8.0), drain_in: None }, "the others are paused");
     // Where the destination leaves them less than their own limits, these hold nothing back.
     let (status, seen) = look(with_limit(4)).await;
     assert_eq!((status.bound_keys, status.drains_in), (BoundKeys::default(), Some(seconds(1))));
@@ -53,7 +53,23 @@ pub async fn keys_that_wait_for_their_own_limits_are_named_and_delay_their_desti
     resumed.settings.rate_limits = per_second(100);
     Arc::make_mut(resumed.settings.key_limits.as_mut().expect("limits of keys")).overrides.clear();
     let (_, seen) = look(Arc::new(resumed)).await;
-    assert_eq!(seen, WatchedKeys { all_bound: true, drain_in: Some(seconds(2)) }, "six at two a second, a second ago");
+    assert_eq!(
+        seen,
+        WatchedKeys { all_bound: true, per_s: Some(10.0), drain_in: Some(seconds(2)) },
+        "six at two a second, a second ago"
+    );
+}
+
+pub async fn the_places_of_a_flow_count_only_its_key(subject: Subject) {
+    subject.with_keys(&["a", "b", "a", "b", "a"]).await;
+    let filter = DeliveryFilter { order: ListOrder::Oldest, ..DeliveryFilter::default() };
+    let ids: Vec<_> = subject.deliveries(filter).await.iter().map(|delivery| delivery.id).collect();
+    for (text, expected) in
+        [("a", [Some(0), None, Some(1), None, Some(2)]), ("b", [None, Some(0), None, Some(1), None]), ("c", [None; 5])]
+    {
+        let places = subject.store.places(flow(text), &ids, 9, NOW + seconds(10)).await.expect("places");
+        assert_eq!(ids.iter().map(|id| places.found.get(id).map(|place| place.ahead)).collect::<Vec<_>>(), expected);
+    }
 }
 
 pub async fn the_last_sends_of_a_flow_are_those_of_its_key(mut subject: Subject) {

@@ -1,6 +1,6 @@
 //! The list of deliveries and its count.
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use weir_api_types as types;
 use weir_core::LimitKey;
 use weir_store::{DeliveryFilter, ListCount};
@@ -74,6 +74,7 @@ parameters! {
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
+    unmeasured: Option<Extension<types::Unmeasured>>,
     Query((filter, range, page, count)): Query<(Filter, RangeParameters, DeliveryPage, CountParameters)>,
 ) -> ApiResult<Json<types::DeliveryList>> {
     let count = count.count == Some(true);
@@ -101,7 +102,7 @@ pub(crate) async fn show(
         true => page.cursor(end),
         false => page.cursor_beside(end, last),
     });
-    let data = super::views(&api, read.rows).await?;
+    let data = super::views(&api, read.rows, unmeasured.is_none()).await?;
     Ok(Json(types::DeliveryList { list: List { data, next_cursor }, count }))
 }
 

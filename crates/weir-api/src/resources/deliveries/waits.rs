@@ -2,7 +2,10 @@
 //!
 //! What stops a destination explains all of its deliveries. Otherwise a delivery waits for its own time, or for its turn:
 //! the due index says how many are before it, and the forecast of the destination when that many are sent. Both are bounded,
-//! so a page of a list costs about as much as one delivery.
+//! so a page of a list costs about as much as one delivery. Where limit keys take turns, each key has an order of its own
+//! (waits/keys.rs).
+
+mod keys;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,6 +25,7 @@ use weir_core::{
 };
 use weir_store::{ActivityFilter, PLACES_LOOKED_AT, PageRequest, Place, Places};
 
+use self::keys::KeyPace;
 use crate::{
     figures::Measured,
     problem::ApiResult,
@@ -31,6 +35,8 @@ use crate::{
 
 /// How many destinations of one list are measured: about seven reads each.
 const MEASURED_AT_MOST: usize = 8;
+/// How many of them with limit keys: the keys that wait are found among twenty thousand deliveries of each.
+const KEYED_AT_MOST: usize = 2;
 /// How many of the last activities of a destination are read to find who paused it.
 const ACTIVITIES: u32 = 20;
 
@@ -126,51 +132,76 @@ pub(super) struct Outlooks {
 struct Outlook {
     /// What stops the destination.
     stops: Option<types::WaitsFor>,
-    /// `None`: it is not measured, or its limit keys take turns, so that no order of all deliveries tells the next one.
-    queue: Option<Queue>,
+    orders: Orders,
     keys: Option<Arc<KeyLimits>>,
 }
 
-/// The order of the deliveries of a destination, and how fast they are sent.
-struct Queue {
-    forecast: Forecast,
-    /// The recent rate, where no bound of it is known.
-    achieved_per_s: f64,
+/// In which order deliveries are sent.
+enum Orders {
+    NotMeasured,
+    Whole(Order),
+    /// Its limit keys take turns, so no order of all deliveries tells the next one.
+    OfKeys(HashMap<LimitKey, Order>),
+}
+
+/// The order of the deliveries of a destination, or of one of its limit keys, and how fast they are sent.
+struct Order {
+    pace: Pace,
     waiting: u64,
     places: Places,
     /// How many entries of the due index were looked at.
     looked_at: u32,
 }
 
+enum Pace {
+    Whole {
+        forecast: Forecast,
+        /// The recent rate, where no bound of it is known.
+        achieved_per_s: f64,
+    },
+    Key(KeyPace),
+}
+
 impl Outlooks {
     /// Reads what the waiting ones of these deliveries need.
-    pub(super) async fn of(api: &ApiState, deliveries: &[Delivery]) -> ApiResult<Self> {
+    pub(super) async fn of(api: &ApiState, deliveries: &[Delivery], is_measured: bool) -> ApiResult<Self> {
         let now = api.clock.now();
-        let mut ids: Vec<(DestinationId, Vec<DeliveryId>)> = Vec::new();
+        let mut ids: Vec<(DestinationId, Vec<(DeliveryId, Option<LimitKey>)>)> = Vec::new();
         for delivery in deliveries.iter().filter(|delivery| delivery.state.is_waiting()) {
+            let one = (delivery.id, delivery.limit_key.clone());
             match ids.iter_mut().find(|(id, _)| *id == delivery.destination_id) {
-                Some((_, of)) => of.push(delivery.id),
-                None => ids.push((delivery.destination_id, vec![delivery.id])),
+                Some((_, of)) => of.push(one),
+                None => ids.push((delivery.destination_id, vec![one])),
             }
         }
         let found = destinations::by_id(api, ids.iter().map(|(id, _)| *id)).await?;
         let looked_at = PLACES_LOOKED_AT / ids.len().clamp(1, MEASURED_AT_MOST) as u32;
         let mut outlooks = HashMap::with_capacity(found.len());
+        let measured = if is_measured { MEASURED_AT_MOST } else { 0 };
+        let others = ids.iter().skip(measured).filter_map(|(id, _)| found.get(id)).map(|one| &**one);
+        let mut stopped = of_destinations(api, others, now).await?;
+        let mut keyed = 0;
         for (index, (id, of)) in ids.into_iter().enumerate() {
             let Some(destination) = found.get(&id) else { continue };
             let settings = &destination.settings;
-            let (stops, queue) = match index < MEASURED_AT_MOST {
-                true if settings.paused || settings.key_limits.is_some() => {
-                    (of_destination(api, destination, now).await?, None)
-                }
-                true => {
-                    let queue = queue(api, destination, &of, looked_at, now).await?;
-                    (of_destination(api, destination, now).await?, Some(queue))
-                }
-                false => (waits_for(destination, now), None),
-            };
             let keys = settings.key_limits.clone();
-            outlooks.insert(id, Outlook { stops, queue, keys });
+            let stops = match index < measured {
+                true => of_destination(api, destination, now).await?,
+                false => stopped.remove(&id),
+            };
+            keyed += usize::from(keys.is_some());
+            let orders = match keys {
+                _ if index >= measured || settings.paused => Orders::NotMeasured,
+                Some(_) if keyed > KEYED_AT_MOST => Orders::NotMeasured,
+                // Behind a failing breaker it depends on the probe, which may be of another key.
+                Some(_) if stops.as_ref().is_some_and(|stops| stops.reason == "breaker") => Orders::NotMeasured,
+                Some(_) => {
+                    let from = stops.as_ref().and_then(|stops| stops.until).map_or(now, |until| until.max(now));
+                    Orders::OfKeys(keys::orders(api, destination, &of, looked_at, from).await?)
+                }
+                None => Orders::Whole(order(api, destination, &of, looked_at, now).await?),
+            };
+            outlooks.insert(id, Outlook { stops, orders, keys });
         }
         Ok(Self { now, destinations: outlooks })
     }
@@ -184,25 +215,28 @@ impl Outlooks {
         if outlook.stops.is_none() && outlook.has_paused(delivery.limit_key.as_ref()) {
             return Some(Wait { waits_for: waits("key", None, None), expected_at: None });
         }
-        Some(outlook.wait(delivery.id, delivery.next_attempt_at, self.now))
+        Some(outlook.wait(delivery, self.now))
     }
 }
 
-async fn queue(
+async fn order(
     api: &ApiState,
     destination: &Destination,
-    deliveries: &[DeliveryId],
+    deliveries: &[(DeliveryId, Option<LimitKey>)],
     looked_at: u32,
     now: Timestamp,
-) -> ApiResult<Queue> {
+) -> ApiResult<Order> {
     let counts = api.store.destination_counts(destination.id).await?;
     let measured: Measured = backlog::measure_sends(api, destination, &counts, now).await?;
     let settings = &destination.at(now).settings;
-    Ok(Queue {
-        forecast: measured.forecast(destination, &settings.rate_limits, settings.max_in_flight, now),
-        achieved_per_s: measured.achieved_per_s,
+    let ids: Vec<DeliveryId> = deliveries.iter().map(|(id, _)| *id).collect();
+    Ok(Order {
+        pace: Pace::Whole {
+            forecast: measured.forecast(destination, &settings.rate_limits, settings.max_in_flight, now),
+            achieved_per_s: measured.achieved_per_s,
+        },
         waiting: measured.counts.waiting(),
-        places: api.store.places(destination.id, deliveries, looked_at, now).await?,
+        places: api.store.places(destination.id, &ids, looked_at, now).await?,
         looked_at,
     })
 }
@@ -213,11 +247,22 @@ impl Outlook {
         special.is_some_and(|special| special.paused)
     }
 
-    /// `due`: `None` behind an earlier delivery of the same key.
-    fn wait(&self, id: DeliveryId, due: Option<Timestamp>, now: Timestamp) -> Wait {
-        let place = self.queue.as_ref().and_then(|queue| queue.places.found.get(&id).copied());
+    /// The order in which a delivery with this limit key is sent.
+    fn order(&self, key: Option<&LimitKey>) -> Option<&Order> {
+        match &self.orders {
+            Orders::NotMeasured => None,
+            Orders::Whole(order) => Some(order),
+            Orders::OfKeys(orders) => orders.get(key?),
+        }
+    }
+
+    fn wait(&self, delivery: &Delivery, now: Timestamp) -> Wait {
+        // `None` behind an earlier delivery of the same ordering key.
+        let due = delivery.next_attempt_at;
+        let order = self.order(delivery.limit_key.as_ref());
+        let place = order.and_then(|order| order.places.found.get(&delivery.id).copied());
         // When it is sent, if the destination is sent to.
-        let start = || Some(self.queue.as_ref()?.start(place?, now)?.max(now));
+        let start = || Some(order?.start(place?, now)?.max(now));
         let lasts = |stops: &&types::WaitsFor| stops.until.zip(due).is_none_or(|(until, due)| until > due);
         if let Some(stops) = self.stops.as_ref().filter(lasts) {
             let expected_at = match &*stops.reason {
@@ -236,8 +281,8 @@ impl Outlook {
             let expected_at = if self.stops.is_none() { start().map(|start| start.max(due)) } else { None };
             return Wait { waits_for: waits("due", Some(due), None), expected_at };
         }
-        let (ahead, until) = match &self.queue {
-            Some(queue) => queue.ahead(place, now),
+        let (ahead, until) = match order {
+            Some(order) => order.ahead(place, now),
             None => (None, None),
         };
         let expected_at = start();
@@ -246,7 +291,7 @@ impl Outlook {
     }
 }
 
-impl Queue {
+impl Order {
     /// How many are sent before the delivery at a place.
     fn before(&self, place: Place) -> u64 {
         if !place.is_replay {
@@ -263,10 +308,14 @@ impl Queue {
     }
 
     fn nth(&self, n: u64, now: Timestamp) -> Option<Timestamp> {
-        match self.forecast.per_second() {
-            None if n > 1 && self.achieved_per_s <= 0.0 => None,
-            None if n > 1 => Some(now + Duration::from_secs_f64(n as f64 / self.achieved_per_s)),
-            _ => Some(self.forecast.start_of(n)),
+        let (forecast, achieved_per_s) = match &self.pace {
+            Pace::Whole { forecast, achieved_per_s } => (forecast, *achieved_per_s),
+            Pace::Key(pace) => return pace.nth(n),
+        };
+        match forecast.per_second() {
+            None if n > 1 && achieved_per_s <= 0.0 => None,
+            None if n > 1 => Some(now + Duration::from_secs_f64(n as f64 / achieved_per_s)),
+            _ => Some(forecast.start_of(n)),
         }
     }
 

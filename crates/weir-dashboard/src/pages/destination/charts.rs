@@ -149,8 +149,7 @@ extend! {
             let mut panels = panels;
             // All panels have the same axis of times; the last one names it.
             if let Some(Panel { content: Content::Plot(plot), .. }) = panels.last_mut() {
-                let day: String = self.from.to_string().chars().take(10).collect();
-                plot.x = self.time_axis().named(format!("{day} UTC"));
+                plot.x = self.time_axis().named_by_days();
             }
             let values = Values { x: self.time_axis(), stretches };
             Chart { width: WIDTH, title: title.to_owned(), legend: Vec::new(), panels, values: Some(values) }
@@ -326,7 +325,9 @@ extend! {
         }
 
         fn values(&self, buckets: &[HistoryBucket], from: Timestamp, until: Timestamp) -> Vec<String> {
-            let clock = |at: Timestamp| at.to_string().get(11..19).unwrap_or_default().to_owned();
+            let shown = |at: Timestamp| at.to_string().get(..19).unwrap_or_default().replace('T', " ");
+            let is_one_day = shown(self.from).get(..10) == shown(self.to).get(..10);
+            let clock = |at: Timestamp| shown(at).get(if is_one_day { 11 } else { 5 }..).unwrap_or_default().to_owned();
             let sum = |value: fn(&HistoryBucket) -> u64| buckets.iter().map(value).sum::<u64>().count();
             let mut lines = vec![format!("{} to {} UTC", clock(from), clock(until))];
             for of in self.limits() {

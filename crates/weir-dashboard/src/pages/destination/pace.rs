@@ -124,9 +124,8 @@ impl PacePart {
         legend.extend(drawn.map(|_| key("limit", Color::Red, Some(Stroke::Dashed))));
         // At the left: at the right is the legend.
         let title = cap.filter(|_| drawn.is_none()).map(|cap| format!("The limit of {} is far above", cap.per_s()));
-        let day: String = self.history.from.to_string().chars().take(10).collect();
         let plot = Plot {
-            x: Axis::times(self.history.from.as_millis(), self.history.to.as_millis()).named(format!("{day} UTC")),
+            x: Axis::times(self.history.from.as_millis(), self.history.to.as_millis()).named_by_days(),
             y: Axis::linear(tallest.max(drawn.unwrap_or(0.0)) * 1.1, 4, |rate| rate.per_s().to_string()),
             elements,
         };

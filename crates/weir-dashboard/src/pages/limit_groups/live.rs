@@ -44,12 +44,7 @@ extend! {
         }
 
         fn drain(&self) -> Drain {
-            match (self.backlog, self.drain_eta_s, self.drains) {
-                (0, _, _) => Drain::Empty,
-                (_, Some(eta), _) => Drain::In(eta.seconds()),
-                (_, None, Some(false)) => Drain::Never,
-                (_, None, _) => Drain::Stopped,
-            }
+            Drain::of(self.backlog, self.drain_eta_s, self.drains)
         }
     }
 }
@@ -58,6 +53,21 @@ extend! {
     pub(super) trait MemberText for LimitGroupMember {
         fn label(&self) -> &str {
             label(&self.name, &self.url)
+        }
+
+        fn drain(&self) -> Drain {
+            Drain::of(self.backlog, self.drain_eta_s, self.drains)
+        }
+
+        /// Which limit makes it no faster, where its share of the group does not.
+        fn bound_by(&self) -> Option<&'static str> {
+            match self.reason.as_deref()? {
+                "key" => Some("bound by its limit keys"),
+                "limit" => Some("bound by its own limit"),
+                "adaptive" => Some("bound by its adaptive pace"),
+                "slow" => Some("bound by its receiver"),
+                _ => None,
+            }
         }
 
         fn why(&self) -> String {
