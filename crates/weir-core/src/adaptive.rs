@@ -76,6 +76,9 @@ const FIRST_STEP: f64 = 0.02;
 const KNOWN: f64 = 1.1;
 const STEP_GROWTH: f64 = 1.4;
 const LARGEST_STEP: f64 = 0.25;
+/// The same where the pace is so far above the ceiling that the receiver takes far more than before.
+const FAR: f64 = 2.0;
+const LARGEST_STEP_FAR: f64 = 0.4;
 /// In one window of a receiver that counts longer ones.
 const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
 /// A rest, and how long it becomes when the same ceiling is met again.
@@ -210,6 +213,9 @@ pub struct AdaptiveRate {
     goodput_before_narrowing: f64,
     narrowed: u8,
     trusts_refused_window: Timestamp,
+    /// How far the window has been widened since a test has found that the answers are slow for another reason.
+    #[serde(default)]
+    widened: Option<f64>,
     window_test: Option<WindowTest>,
     next_window_test: Timestamp,
     window_test_wait_s: f64,
@@ -266,6 +272,7 @@ impl AdaptiveRate {
             goodput_before_narrowing: 0.0,
             narrowed: 0,
             trusts_refused_window: Timestamp::MIN,
+            widened: None,
             window_test: None,
             next_window_test: Timestamp::MIN,
             window_test_wait_s: REST_S,
@@ -452,6 +459,7 @@ impl AdaptiveRate {
             return self.full(answers, rate, now);
         }
         (self.late, self.late_epochs) = (Sample::default(), 0);
+        self.may_widen();
         self.learn_base(answers);
         if !is_paced {
             self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);
@@ -527,7 +535,11 @@ impl AdaptiveRate {
             self.step = FIRST_STEP;
         }
         let memory_s = self.memory_s(now);
-        let largest = if memory_s < held::TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
+        let largest = match self.rate > FAR * ceiling {
+            _ if memory_s >= held::TELLING_S => LARGEST_STEP_OF_WINDOWS,
+            true => LARGEST_STEP_FAR,
+            false => LARGEST_STEP,
+        };
         let most = largest.min(largest * dt / memory_s);
         self.rate = self.clamped(self.rate * (1.0 + self.step.min(most)));
         self.step = (self.step * STEP_GROWTH).min(most);

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Period;
+use crate::{Period, RateLimit};
 
 const START: i64 = 1_800_000_000_000;
 
