@@ -181,7 +181,7 @@ fn receivers_that_the_pace_was_not_made_with_are_used() {
         let (goodput, refused) = match scenario.name {
             name if name.starts_with("concurrency") => (0.65, 0.02),
             "policer 50/15/80, 5 % errors" => (0.7, 0.1),
-            "policer 20, 2 % errors" => (0.75, 0.05),
+            "policer 20, 2 % errors" => (0.9, 0.05),
             "strangers take 30 to 70 %" => (0.55, 0.03),
             name if name.contains("errors") => (0.8, 0.12),
             name if name.contains("bans") => (0.8, 0.025),

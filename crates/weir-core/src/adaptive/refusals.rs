@@ -112,7 +112,9 @@ impl AdaptiveRate {
             return false;
         }
         // A bucket without room refuses half of anything from its rate to twice as much, so a large share asks for more.
-        let is_small = is_of_failures && share <= SMALL && bad - of_background >= 0.35 * expected;
+        // And so few that they would be no signal need no second test: it would take a minute.
+        let is_told = bad - of_background >= 0.35 * expected || share <= TOLERATED;
+        let is_small = is_of_failures && share <= SMALL && is_told;
         let enough = match background > 0.0 || is_small {
             true => 0,
             false if share > 0.3 => 2,
