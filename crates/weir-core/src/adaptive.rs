@@ -76,9 +76,6 @@ const FIRST_STEP: f64 = 0.02;
 const KNOWN: f64 = 1.1;
 const STEP_GROWTH: f64 = 1.4;
 const LARGEST_STEP: f64 = 0.25;
-/// The same where the pace is so far above the ceiling that the receiver takes far more than before.
-const FAR: f64 = 2.0;
-const LARGEST_STEP_FAR: f64 = 0.4;
 /// In one window of a receiver that counts longer ones.
 const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
 /// A rest, and how long it becomes when the same ceiling is met again.
@@ -535,11 +532,7 @@ impl AdaptiveRate {
             self.step = FIRST_STEP;
         }
         let memory_s = self.memory_s(now);
-        let largest = match self.rate > FAR * ceiling {
-            _ if memory_s >= held::TELLING_S => LARGEST_STEP_OF_WINDOWS,
-            true => LARGEST_STEP_FAR,
-            false => LARGEST_STEP,
-        };
+        let largest = if memory_s < held::TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
         let most = largest.min(largest * dt / memory_s);
         self.rate = self.clamped(self.rate * (1.0 + self.step.min(most)));
         self.step = (self.step * STEP_GROWTH).min(most);
