@@ -210,6 +210,9 @@ pub struct AdaptiveRate {
     goodput_before_narrowing: f64,
     narrowed: u8,
     trusts_refused_window: Timestamp,
+    /// How far the window has been widened since a test has found that the answers are slow for another reason.
+    #[serde(default)]
+    widened: Option<f64>,
     window_test: Option<WindowTest>,
     next_window_test: Timestamp,
     window_test_wait_s: f64,
@@ -266,6 +269,7 @@ impl AdaptiveRate {
             goodput_before_narrowing: 0.0,
             narrowed: 0,
             trusts_refused_window: Timestamp::MIN,
+            widened: None,
             window_test: None,
             next_window_test: Timestamp::MIN,
             window_test_wait_s: REST_S,
@@ -452,6 +456,7 @@ impl AdaptiveRate {
             return self.full(answers, rate, now);
         }
         (self.late, self.late_epochs) = (Sample::default(), 0);
+        self.may_widen();
         self.learn_base(answers);
         if !is_paced {
             self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);

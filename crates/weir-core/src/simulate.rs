@@ -8,17 +8,18 @@
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use crate::{
-    Limiter, RateLimit, RateLimits, Timestamp,
+    Limiter, RateLimits, Timestamp,
     audit::{AuditReport, Auditor, LatencyPercentiles},
-    limit::MAX_LIMIT,
 };
+
+mod search;
+
+pub use search::smallest_limit;
 
 /// A simulation takes so many deliveries at most.
 pub const MAX_DELIVERIES: usize = 1_000_000;
 /// And so many attempts.
 pub const MAX_ATTEMPTS: usize = 2_000_000;
-/// The search for the smallest limit plays the past so often at most.
-const MAX_RUNS: u32 = 20;
 /// The points of a series.
 const POINTS: usize = 120;
 
@@ -398,57 +399,6 @@ pub fn simulate(past: &Past, trial: &Trial) -> Simulated {
         audit: auditor.report(),
         recorded_latency_ms: recorded.latency_ms,
     }
-}
-
-/// Counts latencies above the target, and stops when they are too many.
-struct Judge {
-    target: Duration,
-    late: u64,
-    most_late: u64,
-}
-
-impl Observer for Judge {
-    fn expired(&mut self, _at: Timestamp) {
-        self.late += 1;
-    }
-
-    fn delivered(&mut self, latency: Duration) -> bool {
-        self.late += u64::from(latency > self.target);
-        self.late <= self.most_late
-    }
-}
-
-/// The smallest limit of this period with which 99 of 100 deliveries are delivered within `target`; `None` if none is
-/// enough.
-pub fn smallest_limit(past: &Past, trial: &Trial, limit: RateLimit, target: Duration) -> Option<RateLimit> {
-    let order = in_order(past);
-    let most_late = (past.len() as f64 * trial.scale / 100.0) as u64;
-    let with = |number: u32| {
-        RateLimit::with_burst(number, limit.period, limit.burst.get().min(number))?
-            .with_margin(limit.margin_ms())?
-            .with_shape(limit.shape())
-            .and_then(|shaped| if limit.is_in_costs() { shaped.in_costs() } else { Some(shaped) })
-    };
-    let is_enough = |number: u32| {
-        let limits = with(number).and_then(|limit| RateLimits::new(vec![limit]).ok());
-        limits.is_some_and(|limits| {
-            let mut judge = Judge { target, late: 0, most_late };
-            run(past, &order, trial, &limits, &mut judge);
-            judge.late <= judge.most_late
-        })
-    };
-    let (mut too_small, mut enough) = (0, MAX_LIMIT);
-    let mut runs = 1;
-    if !is_enough(enough) {
-        return None;
-    }
-    // First by powers of two, because most limits are small and a run with a limit that is too small ends early.
-    while enough - too_small > 1 && runs < MAX_RUNS {
-        let middle = if too_small == 0 { (enough / 32).max(1) } else { too_small + (enough - too_small) / 2 };
-        *(if is_enough(middle) { &mut enough } else { &mut too_small }) = middle;
-        runs += 1;
-    }
-    with(enough)
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ pub fn all() -> Vec<Scenario> {
         ),
         in_one("day and night, 10 to 80", Receiver::new(bucket(1.0), day), 600.0),
         in_one("policer 50, 2 % errors", erring(0.02, policer(50.0)), 300.0),
+        in_one("policer 20, 2 % errors", erring(0.02, policer(20.0)), 300.0),
+        in_one("policer 15, 3 % errors", erring(0.03, policer(15.0)), 300.0),
         in_one("policer 30, 5 % errors", erring(0.05, policer(30.0)), 300.0),
         in_one("policer 10, 5 % errors", erring(0.05, policer(10.0)), 300.0),
         in_one("policer 200, 5 % errors", erring(0.05, policer(200.0)), 300.0),

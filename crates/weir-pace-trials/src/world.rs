@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use weir_core::{Limiter, Period, RateLimit, RateLimits, Timestamp};
 
 use crate::{
-    receiver::{Ending, Ordered, Server},
+    receiver::{Ending, Ordered, Reply, Server},
     rng::Rng,
 };
 
@@ -56,6 +56,8 @@ pub struct Sent {
 }
 
 enum Event {
+    /// A request leaves, to a slot that was granted with this stamp as the n-th request in flight.
+    Leave(u32, u32),
     Answered(Answer, usize),
     Report(usize),
     Wake,
@@ -90,6 +92,8 @@ pub struct Course {
     pub loses_state_at: Option<f64>,
     pub max_in_flight: u32,
     pub report_s: f64,
+    /// A request leaves up to so much later than its slot begins: what a timer and a busy machine add.
+    pub late_s: f64,
     /// Requests in any second.
     pub hard_limit: u32,
     /// Stop after so many sends.
@@ -105,6 +109,7 @@ impl Course {
             loses_state_at,
             max_in_flight: MAX_IN_FLIGHT,
             report_s: REPORT_S,
+            late_s: 0.0,
             hard_limit: HARD_LIMIT,
             most: usize::MAX,
         }
@@ -138,13 +143,24 @@ pub fn play(receiver: &mut dyn Server, pacer: &mut dyn Pacer, course: &Course, s
         push(&mut events, at, Event::Lose);
     }
     push(&mut events, 0.0, Event::Wake);
-    let (mut in_flight, mut sent) = (0_u32, Vec::<Sent>::new());
+    let (mut in_flight, mut granted, mut sent) = (0_u32, 0, Vec::<Sent>::new());
     let mut next_wake = f64::INFINITY;
+    let leave = |receiver: &mut dyn Server, rng: &mut Rng, now, (stamp, in_flight), sent: &mut Vec<Sent>| {
+        let Reply { at, ending, retry_after, quota } = receiver.take(now, rng);
+        let answer = Answer { sent_at: now, at, stamp, in_flight, ending, retry_after, quota };
+        let worker = sent.len() % WORKERS;
+        sent.push(Sent { at: now, ended_at: at, ending, in_flight });
+        (at, Event::Answered(answer, worker))
+    };
     while let Some(Reverse(Queued(now, _, event))) = events.pop() {
         if now > course.seconds {
             break;
         }
         match event {
+            Event::Leave(stamp, in_flight) => {
+                let (at, event) = leave(receiver, &mut rng, now, (stamp, in_flight), &mut sent);
+                push(&mut events, at, event);
+            }
             Event::Answered(answer, worker) => {
                 in_flight -= 1;
                 // The queue holds a destination at the settle, as it does without an adaptive rate.
@@ -165,12 +181,12 @@ pub fn play(receiver: &mut dyn Server, pacer: &mut dyn Pacer, course: &Course, s
             Event::Lose => pacer.lose(now),
         }
         // Send all that may start now, and wake when the next one may.
-        while sent.len() < course.most {
+        while granted < course.most {
             let Some(paced) = pacer.next_start(now, in_flight) else { break };
             if in_flight >= course.max_in_flight {
                 break;
             }
-            let due = course.arrivals.map_or(0.0, |rate| sent.len() as f64 / rate);
+            let due = course.arrivals.map_or(0.0, |rate| granted as f64 / rate);
             let start = trial_seconds(limiter.next_start(timestamp(now))).max(paced).max(due).max(now);
             if start > now + 1e-6 {
                 if start < next_wake - 1e-7 {
@@ -181,20 +197,15 @@ pub fn play(receiver: &mut dyn Server, pacer: &mut dyn Pacer, course: &Course, s
             }
             limiter.take(timestamp(now));
             in_flight += 1;
+            granted += 1;
             let stamp = pacer.sent(now, in_flight);
-            let reply = receiver.take(now, &mut rng);
-            let answer = Answer {
-                sent_at: now,
-                at: reply.at,
-                stamp,
-                in_flight,
-                ending: reply.ending,
-                retry_after: reply.retry_after,
-                quota: reply.quota,
+            // The trials without lateness draw no number for it.
+            let (at, event) = if course.late_s > 0.0 {
+                (now + course.late_s * rng.unit(), Event::Leave(stamp, in_flight))
+            } else {
+                leave(receiver, &mut rng, now, (stamp, in_flight), &mut sent)
             };
-            let worker = sent.len() % WORKERS;
-            push(&mut events, reply.at, Event::Answered(answer, worker));
-            sent.push(Sent { at: now, ended_at: reply.at, ending: reply.ending, in_flight });
+            push(&mut events, at, event);
         }
     }
     sent

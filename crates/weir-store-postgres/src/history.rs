@@ -121,8 +121,8 @@ pub(crate) fn past() -> String {
     format!(
         "SELECT {PAST_COLUMNS} FROM deliveries d LEFT JOIN attempts a ON a.delivery_id = d.id
             LEFT JOIN replays p ON p.id = d.replay_id
-         WHERE d.destination_id = $1 AND d.id <= $2 AND (d.id < $2 OR a.number::bigint < $3)
-         ORDER BY d.id DESC, a.number DESC LIMIT $4"
+         WHERE d.destination_id = $1 AND d.id <= $2 AND (d.id < $2 OR a.number::bigint > $3)
+         ORDER BY d.id DESC, a.number LIMIT $4"
     )
 }
 

@@ -99,6 +99,8 @@ pub struct SqliteStore {
     operations: mpsc::Sender<Operation>,
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: SqlitePool,
+    /// Reads the past for a simulation, from its first page to its last.
+    past_reader: Mutex<Option<rusqlite::Connection>>,
     destinations: Arc<DestinationCache>,
     fast_path: FastPathHandle,
     limits: SharedDestinationLimits,

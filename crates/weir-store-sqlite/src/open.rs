@@ -1,6 +1,11 @@
 //! Opens a file: takes its lock, migrates its schema, connects, and loads the destinations into the cache.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use rusqlite::{Connection, OpenFlags};
 use sqlx::{
@@ -106,6 +111,7 @@ impl SqliteStore {
             operations,
             writer: Some(writer).into(),
             readers,
+            past_reader: None.into(),
             destinations,
             fast_path,
             limits,
@@ -123,8 +129,13 @@ impl SqliteStore {
 
     /// The size of the file, in bytes, without the write-ahead log.
     pub fn file_bytes(&self) -> u64 {
+        std::fs::metadata(self.file()).map_or(0, |file| file.len())
+    }
+
+    /// The file, without the write-ahead log.
+    pub(crate) fn file(&self) -> PathBuf {
         let log = self.log.as_os_str().to_string_lossy();
-        log.strip_suffix("-wal").and_then(|file| std::fs::metadata(file).ok()).map_or(0, |file| file.len())
+        log.strip_suffix("-wal").map(PathBuf::from).unwrap_or_default()
     }
 
     /// The folder that holds the file and its log.
@@ -143,6 +154,7 @@ impl SqliteStore {
     pub async fn close(&self) {
         // Close the readers first, because the last connection to close removes the WAL.
         self.readers.close().await;
+        self.past_reader.lock().take();
         let writer = self.writer.lock().take();
         let Some(writer) = writer else { return };
         // Fails only if the writer has already ended.
@@ -180,6 +192,19 @@ pub(crate) fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
         PRAGMA temp_store = MEMORY;
         PRAGMA wal_autocheckpoint = 0;
         PRAGMA journal_size_limit = {WAL_SIZE_LIMIT_BYTES};"
+    ))?;
+    Ok(connection)
+}
+
+/// A connection for a long read on a thread of its own.
+pub(crate) fn reading_connection(path: &Path) -> rusqlite::Result<Connection> {
+    let connection =
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.execute_batch(&format!(
+        "PRAGMA cache_size = -{READER_CACHE_KIB};
+        PRAGMA mmap_size = 0;
+        PRAGMA temp_store = MEMORY;"
     ))?;
     Ok(connection)
 }

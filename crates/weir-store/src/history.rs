@@ -64,11 +64,11 @@ pub struct SendRecord {
     pub error_kind: Option<ErrorKind>,
 }
 
-/// Which recorded deliveries of a destination to read, with their attempts: the latest first.
+/// Which recorded deliveries of a destination to read, the latest first, with their attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct PastRequest {
     pub destination_id: DestinationId,
-    /// The delivery and the number of the attempt after which the page begins, which is before them in time.
+    /// The delivery and the number of the attempt after which the page begins. Deliveries of the page are earlier ones.
     pub after: (DeliveryId, u32),
     /// Of attempts, and of deliveries without any.
     pub limit: u32,
@@ -78,7 +78,7 @@ impl PastRequest {
     /// The deliveries that were created before this instant, or in its millisecond.
     pub fn new(destination_id: DestinationId, before: Timestamp, limit: u32) -> Self {
         let beyond = DeliveryId::from_bytes(first_id(before.as_millis().saturating_add(1)));
-        Self { destination_id, after: (beyond, 0), limit }
+        Self { destination_id, after: (beyond, u32::MAX), limit }
     }
 }
 
@@ -112,7 +112,7 @@ pub struct PastRecordAttempt {
 impl PastRecord {
     /// The place after which the next page begins, if this is the last record of a page.
     pub fn position(&self) -> (DeliveryId, u32) {
-        (self.delivery_id, self.attempt.map_or(0, |attempt| attempt.number))
+        (self.delivery_id, self.attempt.map_or(u32::MAX, |attempt| attempt.number))
     }
 }
 
@@ -144,7 +144,7 @@ pub trait History: Send + Sync {
     /// the last.
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>>;
 
-    /// A page of the deliveries of a destination, the latest first, each with its attempts, the last first. A page with
+    /// A page of the deliveries of a destination, the latest first, each with its attempts, the first one first. A page with
     /// fewer records than its limit is the last.
     async fn past(&self, request: PastRequest) -> StoreResult<Vec<PastRecord>>;
 

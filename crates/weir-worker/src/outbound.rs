@@ -157,6 +157,11 @@ pub trait SlotSource: Send {
     /// slot. The slot may start in the future: the caller waits for its start. `None`: the request is withdrawn, and no
     /// byte is sent.
     fn next(&mut self) -> impl Future<Output = Option<Slot>> + Send;
+
+    /// Whether the send is to start within a fraction of a millisecond of the slot's start, although the slot is wide.
+    fn is_exact(&self) -> bool {
+        false
+    }
 }
 
 impl Outbound {

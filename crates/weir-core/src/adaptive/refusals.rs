@@ -81,6 +81,8 @@ impl AdaptiveRate {
             0 => 10.0,
             // A background that was found before is tested again with less.
             _ if doubt.rate_tried == doubt.rate_before => 8.0,
+            // Each second at half of the pace costs more than what a wrong answer would, until the next test.
+            _ if doubt.is_of_failures && doubt.share <= SMALL => 8.0,
             _ => 15.0,
         };
         let is_clear = expected >= 4.0 && doubt.bad <= of_background + 0.15 * expected;
@@ -102,6 +104,7 @@ impl AdaptiveRate {
             let kept = if background > 0.0 { (self.background + share) / 2.0 } else { self.background.min(share) };
             self.set_background(kept);
             self.background_test_wait_s = BACKGROUND_TEST_S;
+            self.place_background_test(age_s, now);
             if halved > 0 {
                 // What the receiver takes lies between.
                 self.cut_to((rate_tried * (1.0 - share_tried)).max(self.rate), now);
@@ -109,7 +112,9 @@ impl AdaptiveRate {
             return false;
         }
         // A bucket without room refuses half of anything from its rate to twice as much, so a large share asks for more.
-        let is_small = is_of_failures && share <= SMALL && bad - of_background >= 0.35 * expected;
+        // And so few that they would be no signal need no second test: it would take a minute.
+        let is_told = bad - of_background >= 0.35 * expected || share <= TOLERATED;
+        let is_small = is_of_failures && share <= SMALL && is_told;
         let enough = match background > 0.0 || is_small {
             true => 0,
             false if share > 0.3 => 2,
@@ -137,8 +142,7 @@ impl AdaptiveRate {
         self.ceiling = ceiling.filter(|_| self.background > 0.0);
         let found = share.min(0.6);
         self.set_background(if self.background > 0.0 { (self.background + found) / 2.0 } else { found });
-        // A test at half of the pace is to cost a twentieth of the sends.
-        self.next_background_test = now + seconds(self.background_test_wait_s.max(10.0 * age_s));
+        self.place_background_test(age_s, now);
         self.background_test_wait_s = (2.0 * self.background_test_wait_s).min(LONGEST_BACKGROUND_TEST_S);
         self.refused_window = None;
         self.rate = self.clamped(rate_before);
@@ -147,6 +151,11 @@ impl AdaptiveRate {
         let text = format!("{bad} of {answers} answers were refusals, and no fewer at a lower pace");
         self.say(Reason::Resting, text, now);
         true
+    }
+
+    /// A test at half of the pace is to cost a twentieth of the sends, whatever it finds.
+    fn place_background_test(&mut self, last_took_s: f64, now: Timestamp) {
+        self.next_background_test = now + seconds(self.background_test_wait_s.max(10.0 * last_took_s));
     }
 
     /// Lowers the pace for a moment to see whether the background still does not depend on it.

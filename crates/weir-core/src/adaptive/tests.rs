@@ -134,6 +134,31 @@ fn a_slot_that_was_granted_before_a_wall_was_known_is_no_probe() {
 }
 
 #[test]
+fn a_background_that_was_tested_is_left_alone_for_a_while_whatever_the_test_found() {
+    for bad in [0, 20] {
+        let mut rate = new();
+        (rate.background, rate.ceiling, rate.rate) = (0.05, Some(20.0), 20.0);
+        assert!(rate.tests_background(at(0)));
+        rate.resolve(&Sample { ok: 400 - bad, bad, ..Sample::default() }, at(30_000));
+        assert!(rate.doubt.is_none());
+        assert_eq!(rate.next_background_test, at(330_000), "{bad} bad");
+    }
+}
+
+#[test]
+fn after_a_test_the_window_is_widened_step_by_step() {
+    let mut rate = new();
+    (rate.base, rate.rate, rate.widened) = (Some((1.0, 0.0)), 40.0, Some(20.0));
+    let mut windows = Vec::new();
+    for _ in 0..4 {
+        rate.place_window();
+        windows.push(rate.window());
+        rate.may_widen();
+    }
+    assert_eq!((windows, rate.widened), (vec![20, 40, 64, 64], None));
+}
+
+#[test]
 fn a_lowered_limit_binds_at_once_and_a_raised_one_is_grown_into() {
     let limited = |most| Settings { max_per_s: Some(most), ..Settings::default() };
     let mut rate = new();

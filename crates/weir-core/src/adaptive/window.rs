@@ -29,8 +29,15 @@ impl AdaptiveRate {
     /// The window for the present pace, while it is not tested.
     pub(super) fn place_window(&mut self) {
         if self.window_test.is_none() && self.settings.latency {
-            self.late_window = self.base.map(|(base, _)| SLACK * self.rate * base + SPARE_PLACES);
+            let placed = self.base.map(|(base, _)| SLACK * self.rate * base + SPARE_PLACES);
+            self.widened = self.widened.filter(|widened| placed.is_none_or(|placed| *widened < placed));
+            self.late_window = self.widened.or(placed);
         }
+    }
+
+    /// Answers are not late, so the window may be twice as large.
+    pub(super) fn may_widen(&mut self) {
+        self.widened = self.widened.map(|widened| 2.0 * widened);
     }
 
     /// An epoch in which the window decided.
@@ -49,6 +56,9 @@ impl AdaptiveRate {
         self.ceiling.get_or_insert(self.rate);
         if answers.mean_ln() < base_ln + LATE.ln() || answers.ok < 5 {
             (self.late, self.late_epochs) = (Sample::default(), 0);
+            if answers.ok >= 5 {
+                self.may_widen();
+            }
             return self.learn_base(answers);
         }
         if self.late.ok > 0 && (answers.mean_ln() - self.late.mean_ln()).abs() > 1.25_f64.ln() {
@@ -105,6 +115,9 @@ impl AdaptiveRate {
             return;
         }
         self.base = Some((mean, ln));
+        // A few slow answers may have hidden that there is a queue. At once the window for the new base would be so many
+        // requests that the queue outlasts the time limit of its requests.
+        self.widened = Some(f64::from(self.window()));
         self.explained_ln = f64::MIN;
         self.window_test_wait_s = REST_S;
         self.next_window_test = now;

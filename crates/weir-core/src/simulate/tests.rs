@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Period;
+use crate::{Period, RateLimit};
 
 const START: i64 = 1_800_000_000_000;
 
@@ -79,6 +79,21 @@ fn the_smallest_limit_is_just_above_the_traffic() {
     assert!((40..=42).contains(&found.limit.get()), "{found:?}");
     // No limit makes an answer quicker.
     assert_eq!(smallest_limit(&past, &trial(1), per_second(1), ms(10)), None);
+}
+
+#[test]
+fn the_search_finds_the_smallest_limit_where_its_estimate_is_far_away() {
+    // Each delivery is sent three times, so three times the limit is needed.
+    let mut retried = Past::default();
+    for i in (0..2_000).rev() {
+        retried.push(at(i * 100), None, Fate::Delivered, &[attempt(0, 5, 50), attempt(0, 5, 50), attempt(0, 5, 0)]);
+    }
+    let found = smallest_limit(&retried, &trial(1), per_second(1), ms(2_000)).unwrap();
+    assert!((30..=31).contains(&found.limit.get()), "{found:?}");
+    // With one place in flight and answers of 50 ms, no limit is enough for 30 sends a second.
+    let narrow = Trial { max_in_flight: 1, ..trial(1) };
+    let slow = recorded(2_000, 30, 40);
+    assert_eq!(smallest_limit(&slow, &narrow, per_second(1), ms(2_000)), None);
 }
 
 #[test]

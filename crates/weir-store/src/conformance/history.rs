@@ -380,8 +380,7 @@ pub async fn the_past_is_read_newest_first_with_the_attempts(subject: Subject) {
             subject.deliveries(DeliveryFilter { destination_id: Some(destination_id(1)), ..DeliveryFilter::default() });
         let mut expected = Vec::new();
         for delivery in all.await {
-            let mut attempts = subject.attempts(delivery.id).await;
-            attempts.reverse();
+            let attempts = subject.attempts(delivery.id).await;
             let attempts: Vec<_> = attempts.iter().map(|attempt| Some((attempt.number, attempt.sent_at))).collect();
             let attempts = if attempts.is_empty() { vec![None] } else { attempts };
             expected.extend(

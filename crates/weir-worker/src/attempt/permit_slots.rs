@@ -130,6 +130,12 @@ impl SlotSource for PermitSlots<'_> {
             }
         }
     }
+
+    /// A pace is found by what the receiver refuses. One that takes a request every 10 ms refuses those that come after 9 ms,
+    /// so sends that are up to 2 ms late would look like a pace that is too high.
+    fn is_exact(&self) -> bool {
+        self.notes.paced.is_some()
+    }
 }
 
 impl PermitSlots<'_> {

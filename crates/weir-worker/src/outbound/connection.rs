@@ -350,7 +350,7 @@ impl Waits<'_> {
             let mut now = self.clock.now();
             while now < slot.start {
                 let wait = slot.start.since(now);
-                match slot.end.since(slot.start) < slot_timer::NARROW {
+                match slots.is_exact() || slot.end.since(slot.start) < slot_timer::NARROW {
                     true => self.timer.wait_until(Instant::now() + wait).await,
                     false => sleep(wait).await,
                 }

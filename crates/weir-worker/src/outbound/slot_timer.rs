@@ -18,7 +18,7 @@ use tokio::{
 };
 
 /// The starts of narrower slots are waited for here: where two milliseconds are a large part of the slot. For wider ones
-/// tokio's timer is good enough, and costs no switch of threads.
+/// tokio's timer is good enough, and costs no switch of threads. The slots of an adaptive rate are waited for here, too.
 pub(super) const NARROW: Duration = Duration::from_millis(5);
 
 #[derive(Default)]

@@ -14,12 +14,12 @@ use weir_store::{PastRecord, PastRecordAttempt};
 /// not, the earlier ones are not read: deliveries are sent about in the order of their creation.
 const PASSED: u32 = 5_000;
 
-/// Collects records, the latest first.
+/// Collects records, the latest delivery first.
 pub(super) struct Reading<'r> {
     trial: &'r Trial,
     retry: &'r RetryPolicy,
     past: Past,
-    /// Of one delivery, its last attempt first.
+    /// Of one delivery, its first attempt first.
     records: Vec<PastRecord>,
     /// Deliveries from before the range in a row that had ended before it.
     passed: u32,
@@ -70,11 +70,11 @@ impl<'r> Reading<'r> {
 
     /// Whether there was something to send in the range.
     fn push(&mut self, records: &[PastRecord]) -> bool {
-        let Some(&PastRecord { state, due_at, next_attempt_at, expires_at, replayed_at, .. }) = records.first() else {
+        let Some(&PastRecord { state, due_at, next_attempt_at, expires_at, replayed_at, .. }) = records.last() else {
             return false;
         };
         let is_earlier = |attempt: &PastRecordAttempt| replayed_at.is_none_or(|at| attempt.began_at < at);
-        let recorded: Vec<_> = records.iter().rev().filter_map(|record| record.attempt).filter(is_earlier).collect();
+        let recorded: Vec<_> = records.iter().filter_map(|record| record.attempt).filter(is_earlier).collect();
         let last = recorded.last();
         let is_unsent = state.is_waiting() || matches!(state, DeliveryState::Delivering | DeliveryState::Expired);
         let fate = match last.map(|attempt| attempt.outcome) {
@@ -163,8 +163,7 @@ mod tests {
         let of = |(number, &(began, outcome)): (u32, &(u64, AttemptOutcome))| {
             record(Some(PastRecordAttempt { number, began_at: at(began), duration_ms: 500, outcome }))
         };
-        let mut records: Vec<_> = (1..).zip(attempts).map(of).collect();
-        records.reverse();
+        let records: Vec<_> = (1..).zip(attempts).map(of).collect();
         if records.is_empty() { vec![record(None)] } else { records }
     }
 
