@@ -1843,8 +1843,9 @@ export interface components {
              * Format: date-time
              * @description When a waiting delivery is expected to be sent, at the limits and the speed of the receiver that are known now: never
              *     in the past. Null if nobody can say: during a pause, behind a failing breaker, behind an earlier delivery of its
-             *     `ordering_key`, or with more than 10,000 deliveries ahead. A list measures at most 8 destinations, and deliveries of
-             *     others have none.
+             *     `ordering_key`, or with more than 10,000 deliveries ahead. Where limit keys take turns it is the turn of its key, and
+             *     rather too late: what other keys leave is not known in advance. A list measures at most 8 destinations, two of them
+             *     with limit keys, and 50 keys of each; others have none.
              */
             expected_at: string | null;
             /**
@@ -2062,7 +2063,10 @@ export interface components {
             answer_time_ms: number | null;
             /** Format: date-time */
             as_of: string;
-            /** @description How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed. */
+            /**
+             * @description How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed, unless
+             *     `reason` is `failing`.
+             */
             failures: components["schemas"]["ErrorCount"][];
             last_failure: components["schemas"]["LastFailure"] | null;
             waits_for: components["schemas"]["WaitsFor"] | null;
@@ -3078,14 +3082,14 @@ export interface components {
             id: string;
             name: string;
             /**
-             * @description Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds.
+             * @description Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds, `limit` or `key` if its own limits or those of its limit keys do.
              * @example group
              */
             reason: string | null;
             /**
              * Format: double
              * @description The part of the group's rate that it may use now: by its weight among the members with a backlog, and with what
-             *     others leave. Null if the group is unlimited.
+             *     others leave, but no more than its own limits and limit keys allow. Null if the group is unlimited.
              */
             share_per_s: number | null;
             tenant: string;
@@ -3764,6 +3768,13 @@ export interface components {
         };
         /** @description A process. A process of an older version says nothing of itself. */
         Process: {
+            /**
+             * Format: double
+             * @description By how many seconds the clock of its machine is ahead of that of Redis, at its last heartbeat; negative: behind.
+             *     Beyond 30 s the process is not ready. Null: an older version, or a queue without a server.
+             * @example 0.002
+             */
+            clock_ahead_s: number | null;
             /** @description The name of its machine; in a container that of the container, in Kubernetes that of the pod. */
             host: string | null;
             /** Format: int32 */

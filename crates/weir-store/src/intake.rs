@@ -361,7 +361,7 @@ fn refusal(event: &Event, takers: &Takers, verdicts: &Verdicts, most: usize) -> 
             }
         }
     }
-    Some((takers.len() > most).then(|| IngestRefusal::TooManyDestinations { destinations: takers.len(), most }))
+    Some((takers.len() > most).then_some(IngestRefusal::TooManyDestinations { destinations: takers.len(), most }))
 }
 
 /// The limit of the destination, or of the event's limit key there, that a single send of the event exceeds.

@@ -724,12 +724,12 @@ class LimitGroupMember(TypedDict):
     id: str
     name: str
     reason: str | None
-    """Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds."""
+    """Why its backlog is not sent faster, as in the overview of destinations: `group` if the group binds, `limit` or `key` if its own limits or those of its limit keys do."""
 
     share_per_s: float | None
     """
     The part of the group's rate that it may use now: by its weight among the members with a backlog, and with what
-    others leave. Null if the group is unlimited.
+    others leave, but no more than its own limits and limit keys allow. Null if the group is unlimited.
     """
 
     tenant: str
@@ -946,6 +946,12 @@ class Problem(TypedDict):
 class Process(TypedDict):
     """
     A process. A process of an older version says nothing of itself.
+    """
+
+    clock_ahead_s: float | None
+    """
+    By how many seconds the clock of its machine is ahead of that of Redis, at its last heartbeat; negative: behind.
+    Beyond 30 s the process is not ready. Null: an older version, or a queue without a server.
     """
 
     host: str | None
@@ -1776,8 +1782,9 @@ class Delivery(TypedDict):
     """
     When a waiting delivery is expected to be sent, at the limits and the speed of the receiver that are known now: never
     in the past. Null if nobody can say: during a pause, behind a failing breaker, behind an earlier delivery of its
-    `ordering_key`, or with more than 10,000 deliveries ahead. A list measures at most 8 destinations, and deliveries of
-    others have none.
+    `ordering_key`, or with more than 10,000 deliveries ahead. Where limit keys take turns it is the turn of its key, and
+    rather too late: what other keys leave is not known in advance. A list measures at most 8 destinations, two of them
+    with limit keys, and 50 keys of each; others have none.
     """
 
     expires_at: str | None
@@ -3123,7 +3130,10 @@ class DestinationOverview(OverviewRow):
 
     as_of: str
     failures: list[ErrorCount]
-    """How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed."""
+    """
+    How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed, unless
+    `reason` is `failing`.
+    """
 
     last_failure: LastFailure | None
     waits_for: WaitsFor | None

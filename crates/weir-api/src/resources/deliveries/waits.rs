@@ -162,11 +162,14 @@ enum Pace {
     Key(KeyPace),
 }
 
+/// A delivery, and its limit key.
+type WaitingDelivery = (DeliveryId, Option<LimitKey>);
+
 impl Outlooks {
     /// Reads what the waiting ones of these deliveries need.
     pub(super) async fn of(api: &ApiState, deliveries: &[Delivery], is_measured: bool) -> ApiResult<Self> {
         let now = api.clock.now();
-        let mut ids: Vec<(DestinationId, Vec<(DeliveryId, Option<LimitKey>)>)> = Vec::new();
+        let mut ids: Vec<(DestinationId, Vec<WaitingDelivery>)> = Vec::new();
         for delivery in deliveries.iter().filter(|delivery| delivery.state.is_waiting()) {
             let one = (delivery.id, delivery.limit_key.clone());
             match ids.iter_mut().find(|(id, _)| *id == delivery.destination_id) {
@@ -222,7 +225,7 @@ impl Outlooks {
 async fn order(
     api: &ApiState,
     destination: &Destination,
-    deliveries: &[(DeliveryId, Option<LimitKey>)],
+    deliveries: &[WaitingDelivery],
     looked_at: u32,
     now: Timestamp,
 ) -> ApiResult<Order> {

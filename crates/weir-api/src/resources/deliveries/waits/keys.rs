@@ -77,7 +77,7 @@ struct AllKeys {
 pub(super) async fn orders(
     api: &ApiState,
     destination: &Destination,
-    deliveries: &[(DeliveryId, Option<LimitKey>)],
+    deliveries: &[super::WaitingDelivery],
     most: u32,
     from: Timestamp,
 ) -> ApiResult<HashMap<LimitKey, Order>> {
