@@ -11,8 +11,6 @@ use crate::{DeliveryFilter, ListOrder, Lists, PageRequest, Results, StoreResult}
 pub const DISCARDABLE: [DeliveryState; 2] = [DeliveryState::Failed, DeliveryState::Dead];
 /// The most dead letters that one step settles: about 10 ms of the store's time, because claims and events wait for it.
 pub const DISCARDED_AT_ONCE: u32 = 500;
-/// The most dead letters that are counted before a discard: a few seconds of reading.
-pub const DISCARDS_COUNTED: u32 = 1_000_000;
 
 /// Discards the dead letters that match, in the states that the filter names. Returns how many. If a step fails, those of
 /// earlier steps stay discarded. All steps share one activity, which counts what they have discarded.

@@ -95,7 +95,7 @@ pub use destinations::{
     later_than, limit_steps,
 };
 pub use directory::{Directory, Matches, TenantDestinations};
-pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, DISCARDS_COUNTED, discard};
+pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, discard};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};
 pub use event_types::{CatalogueTotals, EventTypeChange, EventTypes, KnownEventType};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
@@ -113,7 +113,7 @@ pub use limit_groups::{
     tenant_code,
 };
 pub use limit_keys::{FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, KeyCounts, LimitKeys};
-pub use list_statements::{ListStatements, Lists};
+pub use list_statements::{DISCARDS_COUNTED, ListStatements, Lists};
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{

@@ -7,9 +7,12 @@ use async_trait::async_trait;
 use weir_core::{DestinationId, delivery::Delivery, event::Event};
 
 use crate::{
-    DISCARDS_COUNTED, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailedDelivery, FailureGroups, ListCount,
-    ListPart, Page, PageRequest, Scan, StoreResult,
+    DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailedDelivery, FailureGroups, ListCount, ListPart, Page,
+    PageRequest, Scan, StoreResult,
 };
+
+/// The most dead letters that are counted before a discard: a few seconds of reading.
+pub const DISCARDS_COUNTED: u32 = 1_000_000;
 
 /// Lists of deliveries and events, counts, and groups of failures. Every store with [`ListStatements`] has them.
 #[async_trait]

@@ -165,6 +165,7 @@ async fn migrate_returns_the_applied_migrations() {
         (40, "reservations"),
         (41, "limit keys"),
         (42, "body heads"),
+        (43, "process clocks"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

@@ -23,7 +23,6 @@ use crate::{
     exit::Exit,
 };
 
-pub(super) const PATH: [&str; 2] = ["v1", "status"];
 /// The limit groups that are shown: `weir limit-groups list` has all.
 const SHOWN_GROUPS: usize = 5;
 

@@ -11,7 +11,7 @@ use weir_core::{Clock as _, Timestamp};
 use super::super::{
     Call,
     client::{Answer, Fields, Unreachable},
-    fields, limit_groups, overview, status,
+    fields, limit_groups, overview,
 };
 use super::finding::NAMED;
 use crate::{clock::SystemClock, commands::output::texts::count, exit::Misuse};
@@ -90,7 +90,7 @@ impl Evidence {
     pub(in crate::commands::api) async fn ask(&mut self, call: &Call) -> anyhow::Result<Answer> {
         let clock = SystemClock::start();
         let asked = clock.wall();
-        let answer = call.client.get(&status::PATH, &Fields::new()).await?;
+        let answer = call.client.get(&["v1", "status"], &Fields::new()).await?;
         let status: InstallationStatus = answer.read()?;
         self.clock_ahead_s = Some(ahead(status.as_of, asked, clock.wall()));
         self.status = Some(status);
