@@ -27,6 +27,8 @@ struct Estimate {
     room: u32,
     /// Permits that room is reserved for.
     reserved: u32,
+    /// `admits_from` was set by a wake, and no delivery was tried since.
+    is_untried: bool,
     /// The pauses after refusals.
     pauses: Backoff,
     updated_at: Timestamp,
@@ -46,24 +48,28 @@ impl AdmissionEstimates {
     /// A run of the destination was requested. After it, one delivery may be tried. In a generation that has just begun,
     /// and for a job that Redis may not have yet, the run may be late. It would treat the claim of that delivery as a
     /// claim whose permit was lost. So there is no try before a run of such a claim would not be held up any more.
+    ///
+    /// Another wake does not put a try off that is due: where a commit takes longer than the pause, one comes before each
+    /// try.
     pub(crate) fn woken(&self, id: DestinationId, generation_began: Timestamp, now: Timestamp) {
         let mut estimates = self.0.lock();
         let has_job = estimates.get(&id).is_some_and(|estimate| estimate.is_recent(now));
-        let admits_from = match has_job {
-            true => (now + FIRST_PAUSE).max(generation_began + LAST_OLD_START),
-            false => now + LAST_OLD_START,
-        };
+        let run_is_in_time = if has_job { generation_began + LAST_OLD_START } else { now + LAST_OLD_START };
+        let admits_from = (now + FIRST_PAUSE).max(run_is_in_time);
         let estimate = estimates.entry(id).or_insert(Estimate {
             admits_from,
             room: 1,
             reserved: 0,
+            is_untried: true,
             pauses: PAUSES,
             updated_at: now,
         });
         estimate.updated_at = now;
+        let try_is_due = estimate.is_untried && run_is_in_time <= now;
         // A pause that is not over, for example after a refusal, stays as it is.
-        if estimate.admits_from <= now {
+        if estimate.admits_from <= now && !try_is_due {
             estimate.admits_from = admits_from;
+            estimate.is_untried = true;
             estimate.room = estimate.room.max(1);
         }
     }
@@ -76,6 +82,7 @@ impl AdmissionEstimates {
                 admits_from: now,
                 room: estimate.room.max(1),
                 reserved: estimate.reserved,
+                is_untried: false,
                 pauses: PAUSES,
                 updated_at: now,
             };
@@ -86,7 +93,7 @@ impl AdmissionEstimates {
     pub(crate) fn admitted(&self, id: DestinationId, count: u32, room: u32, admits_from: Timestamp, now: Timestamp) {
         if let Some(estimate) = self.0.lock().get_mut(&id) {
             let reserved = estimate.reserved.saturating_sub(count);
-            *estimate = Estimate { admits_from, room, reserved, pauses: PAUSES, updated_at: now };
+            *estimate = Estimate { admits_from, room, reserved, is_untried: false, pauses: PAUSES, updated_at: now };
         }
     }
 
@@ -94,6 +101,7 @@ impl AdmissionEstimates {
     pub(crate) fn declined(&self, id: DestinationId, count: u32, now: Timestamp) {
         if let Some(estimate) = self.0.lock().get_mut(&id) {
             estimate.admits_from = now + estimate.pauses.fail();
+            estimate.is_untried = false;
             estimate.room = 1;
             estimate.reserved = estimate.reserved.saturating_sub(count);
             estimate.updated_at = now;
@@ -109,6 +117,7 @@ impl AdmissionEstimates {
         };
         let has_room = estimate.reserved < estimate.room.min(max_in_flight);
         estimate.reserved += u32::from(has_room);
+        estimate.is_untried &= !has_room;
         has_room
     }
 
@@ -147,15 +156,35 @@ mod tests {
         estimates.woken(id(), LONG_AGO, NOW);
         let first = NOW + LAST_OLD_START;
         assert!(!estimates.reserve(id(), NOW + FIRST_PAUSE, 10), "Redis may not have the job yet");
-        estimates.woken(id(), LONG_AGO, first);
-        assert!(!estimates.reserve(id(), first, 10));
+        assert!(estimates.reserve(id(), first, 10) && !estimates.reserve(id(), first, 10));
         let later = first + FIRST_PAUSE;
-        assert!(estimates.reserve(id(), later, 10) && !estimates.reserve(id(), later, 10));
         estimates.admitted(id(), 1, 7, later, later);
         let taken = (0..9).take_while(|_| estimates.reserve(id(), later, 3)).count();
         assert_eq!(taken, 3, "no more than `max_in_flight`");
         estimates.unreserve(id());
         assert!(estimates.reserve(id(), later, 3));
+    }
+
+    #[test]
+    fn wakes_do_not_put_off_a_try_that_is_due() {
+        let estimates = AdmissionEstimates::default();
+        estimates.woken(id(), LONG_AGO, NOW);
+        // Each commit takes longer than the pause, and wakes the destination just before the next event is stored.
+        let due = NOW + LAST_OLD_START + FIRST_PAUSE;
+        estimates.woken(id(), LONG_AGO, due);
+        assert!(estimates.reserve(id(), due, 10));
+        estimates.declined(id(), 1, due);
+        let again = due + FIRST_PAUSE * 2;
+        estimates.woken(id(), LONG_AGO, again);
+        assert!(!estimates.reserve(id(), again, 10), "its run is not over");
+        estimates.woken(id(), LONG_AGO, again + FIRST_PAUSE);
+        assert!(estimates.reserve(id(), again + FIRST_PAUSE, 10));
+        // The run of the first wake in a new generation may be late.
+        estimates.admitted(id(), 1, 1, again, again);
+        let later = again + FIRST_PAUSE * 2;
+        estimates.woken(id(), LONG_AGO, again + FIRST_PAUSE);
+        estimates.woken(id(), later, later);
+        assert!(!estimates.reserve(id(), later + FIRST_PAUSE, 10));
     }
 
     #[test]
