@@ -135,6 +135,13 @@ pub struct OverviewRow {
     pub recent: Option<RecentMinutes>,
 }
 
+impl OverviewRow {
+    /// The deliveries in flight. The others of them wait for room, with permits that were published ahead.
+    pub fn in_flight(&self) -> u64 {
+        self.delivering.min(self.destination.max_in_flight.into())
+    }
+}
+
 /// What happened at a destination in each of the last 30 minutes, the last of which has not ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RecentMinutes {

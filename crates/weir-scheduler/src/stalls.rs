@@ -58,6 +58,9 @@ const STANDSTILL: usize = 3;
 /// A destination that has no permit at so many looks in a row, and sends no more often than the sweep repairs jobs, is
 /// stalled: something loses its work again and again. With slow answers and little room it has permits at most looks.
 const EMPTY_LOOKS: u32 = 4;
+/// A destination that has room at so many looks in a row, and sends less than it may, falls behind. Between an answer and the
+/// next send a receiver that answers slowly has room, too.
+const ROOM_LOOKS: u32 = 4;
 /// The names of stalled destinations in one line of the log.
 const NAMED: usize = 5;
 
@@ -77,6 +80,8 @@ pub struct StallWatch {
     round_trip: Duration,
     /// The destinations that owe something.
     watched: HashMap<DestinationId, Watched>,
+    /// At how many looks in a row a destination sent less than it may, and had room. At most [`LOOKS`] of them.
+    with_room: HashMap<DestinationId, u32>,
     /// The beats of the processes, and when each was seen to change.
     beats: HashMap<ProcessId, (i64, Timestamp)>,
     /// The stalled destinations of the last line of the log.
@@ -109,11 +114,24 @@ impl StallWatch {
     ) -> (Self, watch::Receiver<Arc<StallReport>>) {
         let (report, reports) = watch::channel(Arc::default());
         let began = clock.now();
-        let (watched, beats, logged) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        let (watched, with_room) = (HashMap::new(), HashMap::new());
+        let (beats, logged) = (HashMap::new(), BTreeSet::new());
         let round_trip = Duration::ZERO;
         let (read_at, unwritable) = (began, None);
-        let watch =
-            Self { store, queue, clock, report, began, read_at, unwritable, round_trip, watched, beats, logged };
+        let watch = Self {
+            store,
+            queue,
+            clock,
+            report,
+            began,
+            read_at,
+            unwritable,
+            round_trip,
+            watched,
+            with_room,
+            beats,
+            logged,
+        };
         (watch, reports)
     }
 
@@ -277,6 +295,7 @@ impl StallWatch {
         });
         let mut late: HashMap<DestinationId, Late> = late.collect();
         let mut behind = HashMap::new();
+        let had_room = std::mem::take(&mut self.with_room);
         for (at, id) in slower.iter().enumerate() {
             if late.contains_key(id) {
                 continue;
@@ -284,13 +303,16 @@ impl StallWatch {
             let of = progress.as_ref().map(|progress| progress.of[asked.len() + at]).unwrap_or_default();
             let used = read.destinations.get(id).and_then(|destination| read.used(destination, of));
             let Some((_, seldom_since)) = used.filter(|(used, _)| *used < FULL_USE) else { continue };
+            let looks = had_room.get(id).copied().unwrap_or_default() + 1;
+            self.with_room.insert(*id, looks);
+            let is_at_fault = fault.is_some() || looks >= ROOM_LOOKS;
             let fault = fault.unwrap_or_else(|| unused(of));
             let is_empty = fault == Fault::NotPublished && of.next_start.is_none_or(|next| next <= now);
             let Some(watched) = self.watched.get_mut(id) else { continue };
             watched.empty_looks = if is_empty { watched.empty_looks + 1 } else { 0 };
             if let Some(since) = seldom_since.filter(|_| watched.empty_looks >= EMPTY_LOOKS) {
                 late.insert(*id, Late { since, fault });
-            } else {
+            } else if is_at_fault {
                 behind.insert(*id, fault);
             }
         }

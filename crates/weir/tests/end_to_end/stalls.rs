@@ -172,12 +172,20 @@ async fn receivers_that_are_slow_silent_or_at_their_limits_are_no_stalls() {
     let app = App::start(folder.path()).await;
     let receiver = Receiver::start().await;
     receiver.script("/hangs", vec![Answer::status(200).after(SECOND * 40); 20]);
+    receiver.script("/answers-late", [Answer::status(200).after(SECOND / 7)]);
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hangs = json!({
         "url": receiver.url("/hangs"), "event_types": ["hangs"], "timeout_ms": 60_000, "max_in_flight": 4, "breaker": null,
     });
     app.destination(hangs).await;
     destination(&app, &receiver, "/seldom", limit(1, "minute")).await;
+    // It has room for a moment after each answer.
+    let late = json!({
+        "url": receiver.url("/answers-late"), "event_types": ["late"], "max_in_flight": 1,
+        "rate_limits": limit(100, "second"),
+    });
+    app.destination(late).await;
+    app.events("late", 1_000).await;
     let paused = destination(&app, &receiver, "/paused", limit(10, "second")).await;
     app.patch(&paused, json!({"paused": true})).await;
     // TCP connects, and TLS never answers.
@@ -191,6 +199,7 @@ async fn receivers_that_are_slow_silent_or_at_their_limits_are_no_stalls() {
     for _ in 0..50 {
         tokio::time::sleep(SECOND / 2).await;
         assert_eq!(app.metric("weir_destinations_stalled").await, 0.0);
+        assert_eq!(app.metric("weir_destinations_behind").await, 0.0);
     }
     let row = |name: &str, overview: &Value| {
         let rows = overview["data"].as_array().unwrap();
@@ -199,5 +208,6 @@ async fn receivers_that_are_slow_silent_or_at_their_limits_are_no_stalls() {
     };
     let overview = app.get("/v1/overview").await;
     assert_eq!(row("/hangs", &overview), "slow");
+    assert_eq!(row("/answers-late", &overview), "slow");
     assert_eq!(row("/seldom", &overview), "limit");
 }
