@@ -149,12 +149,12 @@ mod tests {
         assert!((short.load.publish_s - real.load.publish_s / 10.0).abs() < 1e-9);
         assert_eq!(short.load.publish[0].per_s, real.load.publish[0].per_s);
         let capped = Plan::named("capped").unwrap();
-        assert_eq!(capped.load.publish[0].burst, Some(1_000_000));
+        assert_eq!(capped.load.publish[0].until_s, Some(250.0));
         assert_eq!(capped.load.destinations[0].expect.utilisation_min, Some(0.98));
         let short = capped.sped_up(10.0);
         assert_eq!(
-            (short.load.publish[0].burst, short.load.destinations[0].expect.utilisation_min),
-            (Some(100_000), None)
+            (short.load.publish[0].until_s, short.load.destinations[0].expect.utilisation_min),
+            (Some(25.0), None)
         );
     }
 }
