@@ -4,8 +4,6 @@
 //! as long as they work, and what it acknowledges is not in the new one. So a new connection asks now and then which
 //! server it has reached. If it is another one, the older connections are closed before their next use.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use parking_lot::Mutex;
 use sqlx::{Connection as _, postgres::PgConnectOptions};
 use tokio::time::Instant;
@@ -20,17 +18,11 @@ const WHICH_SERVER: &str = "SELECT pg_postmaster_start_time()::text, pg_is_in_re
 pub(crate) struct ServerWatch {
     /// The start of the server that was reached last.
     started: Mutex<Option<String>>,
-    /// How often another server was found.
-    moves: AtomicU64,
+    /// When another server was found last.
     moved_at: Mutex<Option<Instant>>,
 }
 
 impl ServerWatch {
-    /// Connections that were opened at another value lead to a server that the address has left.
-    pub(crate) fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Acquire)
-    }
-
     /// Whether a connection that was opened then leads to a server that the address has left.
     pub(crate) fn has_left(&self, opened_at: Option<Instant>) -> bool {
         let moved_at = *self.moved_at.lock();
@@ -49,7 +41,6 @@ impl ServerWatch {
         let has_moved = before.is_some_and(|before| before != started);
         if has_moved {
             *self.moved_at.lock() = Some(Instant::now());
-            self.moves.fetch_add(1, Ordering::AcqRel);
             tracing::warn!(
                 "the address of the database leads to another server, or to one that has restarted; older connections are \
                  closed. After a promotion keep the former server stopped: what it accepts is not in this one"

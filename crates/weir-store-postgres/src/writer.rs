@@ -212,8 +212,8 @@ struct Writer<O: Operation> {
 /// A connection of a writer.
 struct Connected {
     connection: PgConnection,
-    /// [`ServerWatch::moves`](crate::server_watch::ServerWatch::moves) of its opening.
-    moves: u64,
+    /// Before it was opened.
+    opened_at: Instant,
     used_at: Instant,
 }
 
@@ -315,17 +315,18 @@ impl<O: Operation> Writer<O> {
     }
 
     async fn try_batch(&mut self, batch: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
-        let moves = self.shared.server.moves();
         if let Some(connected) = &mut self.connection
-            && (connected.moves != moves || connected.used_at.elapsed() > TRUSTED_FOR && !answers(connected).await)
+            && (self.shared.server.has_left(Some(connected.opened_at))
+                || connected.used_at.elapsed() > TRUSTED_FOR && !answers(connected).await)
         {
             self.connection = None;
         }
         let connected = match &mut self.connection {
             Some(connected) => connected,
             missing => {
+                let opened_at = Instant::now();
                 let connection = self.redial.connect(&self.options).await?;
-                missing.insert(Connected { connection, moves, used_at: Instant::now() })
+                missing.insert(Connected { connection, opened_at, used_at: Instant::now() })
             }
         };
         let outcome = within(O::TIMEOUT, O::run(batch, &mut connected.connection, &self.shared)).await;

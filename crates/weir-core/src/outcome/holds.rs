@@ -22,7 +22,7 @@ use crate::{
 const SHORTEST_SILENT: Duration = Duration::from_secs(1);
 /// Longer silence would hide for too long that the receiver accepts requests again.
 const LONGEST_SILENT: Duration = Duration::from_secs(60);
-/// The longest hold that is longer than what was asked for. A receiver that accepts again is noticed that late at most.
+/// A hold is extended to this long at most, so a receiver that accepts again is noticed after this time at the latest.
 const LONGEST_EXTENDED: Duration = Duration::from_secs(10);
 /// A limited destination that refuses everything for this long has another limit than ours, not jitter.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -38,7 +38,7 @@ async fn deliveries_that_match_are_a_file_without_formulas() {
     let first: Value = serde_json::from_str(lines.text.trim_end()).unwrap();
     assert_eq!((&first["id"], &first["last_status_code"]), (&json!("dlv_1"), &json!(503)));
     assert_eq!(lines.header("content-type"), "application/jsonl; charset=utf-8");
-    // What costs as much for each page of a file as for a page that somebody reads.
+    // For the pages of a file nothing is measured. For a page that somebody reads it is.
     assert!(api.seen("GET", "/v1/deliveries").iter().all(|page| page.is_unmeasured));
     browser.get("/deliveries").await;
     assert!(!api.seen("GET", "/v1/deliveries").last().unwrap().is_unmeasured);

@@ -131,8 +131,8 @@ impl SlotSource for PermitSlots<'_> {
         }
     }
 
-    /// A pace is found by what the receiver refuses. One that takes a request every 10 ms refuses those that come after 9 ms,
-    /// so sends that are up to 2 ms late would look like a pace that is too high.
+    /// The pace follows the refusals of the receiver. A receiver that takes one request in 10 ms refuses a request that comes 9 ms
+    /// after the one before. So a send that is 2 ms late, followed by one in time, would look like a pace that is too high.
     fn is_exact(&self) -> bool {
         self.notes.paced.is_some()
     }
