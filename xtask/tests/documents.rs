@@ -16,6 +16,7 @@ const FOREIGN: [&str; 7] = ["target", "node_modules", ".git", "vendor", "dist", 
 /// The short paths of ARCHITECTURE.md and of `docs/architecture`.
 const FOLDERS: [(&str, &[&str]); 13] = [
     ("core/", &["crates/weir-core/src/"]),
+    ("cli/", &["crates/weir-cli/src/"]),
     ("chart/", &["crates/weir-chart/src/"]),
     ("store/", &["crates/weir-store/src/"]),
     ("sqlite/", &["crates/weir-store-sqlite/src/"]),

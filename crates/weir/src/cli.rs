@@ -1,32 +1,12 @@
-//! The command line: the commands and their flags.
-
-pub(crate) mod api;
-pub(crate) mod complete;
-pub(crate) mod destinations;
-pub(crate) mod event_types;
-pub(crate) mod limit;
-pub(crate) mod limit_groups;
-pub(crate) mod limit_keys;
-pub(crate) mod time;
-pub(crate) mod watch;
+//! The command line: the commands and their flags. Those that call the API of a running server are in the crate `weir-cli`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, builder::PossibleValuesParser};
-use clap_complete::engine::ArgValueCompleter;
-use url::Url;
 use weir_core::signing::{CUSTOM, STANDARD, style_names};
 
-use self::{
-    api::{ApiArgs, DeliveryCommand, EventCommand, KeyCommand, ReplayCommand, ServerFlags, TailArgs, server_url},
-    complete::destination_names,
-    destinations::DestinationCommand,
-    event_types::EventTypeCommand,
-    limit_groups::LimitGroupCommand,
-    limit_keys::LimitKeyCommand,
-    time::PastTime,
-    watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, SheddingArgs, SimulateArgs, StatusArgs},
-};
+use weir_cli::flags::{ApiCommand, CompletedShell, audit::AuditArgs};
+
 use crate::config::{SettingFlags, VERIFY_ENV};
 
 /// Outbound webhooks at exactly the rate the other side can take.
@@ -85,57 +65,6 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Clone, Subcommand)]
-pub(crate) enum ApiCommand {
-    /// List, show, create, edit, pause, resume, test, purge and delete destinations
-    #[command(alias = "destination")]
-    Destinations(ApiArgs<DestinationCommand>),
-    /// Post, list and show events
-    #[command(alias = "event")]
-    Events(ApiArgs<EventCommand>),
-    /// List, show, retry and cancel deliveries
-    #[command(alias = "delivery")]
-    Deliveries(ApiArgs<DeliveryCommand>),
-    /// Create, list, show and cancel replays, which send ended deliveries again
-    #[command(alias = "replay")]
-    Replays(ApiArgs<ReplayCommand>),
-    /// Create, list and delete API keys
-    #[command(alias = "key")]
-    Keys(ApiArgs<KeyCommand>),
-    /// Show the attempts at one or several destinations as they end, until Ctrl-C
-    Tail(TailArgs),
-    /// Show the destinations with what waits, how fast they are sent, and why not faster
-    Overview(OverviewArgs),
-    /// Show what is wrong now and the latest alerts; or the thresholds
-    #[command(alias = "alert")]
-    Alerts(AlertsArgs),
-    /// Show who changed what
-    Activity(ActivityArgs),
-    /// Show what other limits would do to the backlog of a destination, and change nothing
-    Preview(PreviewArgs),
-    /// Try other limits on the recorded deliveries of a destination: what would yesterday have been like? Changes nothing
-    Simulate(SimulateArgs),
-    /// Show the state of the installation: its processes, store, queue and backlog. Exit code 0 if nothing is wrong, 1 if
-    /// something is, as `weir doctor` judges
-    Status(StatusArgs),
-    /// Find out what is wrong with a running installation: one verdict, with the cause and the next step of each finding.
-    /// Exit code 0 if nothing is, 1 if something is
-    Doctor(StatusArgs),
-    /// Show what is refused under overload, and which limits would fit; or set limits
-    Shedding(SheddingArgs),
-    /// List, show, change and delete the types of events that producers may send
-    #[command(name = "event-types", alias = "event-type")]
-    EventTypes(ApiArgs<EventTypeCommand>),
-    /// List, show, create, edit and delete limit groups: budgets that several destinations share
-    #[command(name = "limit-groups", alias = "limit-group")]
-    LimitGroups(ApiArgs<LimitGroupCommand>),
-    /// List, pause and resume the limit keys of a destination, for example its customers
-    #[command(name = "limit-keys", alias = "limit-key")]
-    LimitKeys(ApiArgs<LimitKeyCommand>),
-    /// Open the dashboard in a browser: the overview, or the page of a destination, delivery, event or replay
-    Open(OpenArgs),
-}
-
-#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Show every fault of the settings, and the values that are in force, without secrets: exit code 0 if a process
     /// would start with them, 2 if not. Neither the database nor Redis is asked
@@ -157,14 +86,6 @@ pub(crate) struct CheckArgs {
     pub(crate) role: String,
     #[command(flatten)]
     pub(crate) settings: SettingFlags,
-}
-
-/// The shells for which there are completions.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(crate) enum CompletedShell {
-    Bash,
-    Zsh,
-    Fish,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -193,33 +114,6 @@ pub(crate) struct DemoArgs {
     /// Serve the dashboard during the demo, print its address, and continue to serve it after the audit until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     pub(crate) dashboard: bool,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct AuditArgs {
-    #[command(flatten)]
-    pub(crate) server: ServerFlags,
-    /// The former name of --server
-    #[arg(long, value_name = "URL", value_parser = server_url, hide = true, conflicts_with = "server")]
-    pub(crate) url: Option<Url>,
-    /// Audit only this destination, by id or name; may be repeated
-    #[arg(long = "destination", value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
-    pub(crate) destinations: Vec<String>,
-    /// Audit only the sends of this limit key of the destination, by its own limits; `""` is that of events without one
-    #[arg(long, value_name = "KEY", requires = "destinations")]
-    pub(crate) limit_key: Option<String>,
-    /// Ignore sends before this time: 2h (ago), yesterday, a date, or RFC 3339 [default: a day before --to]
-    #[arg(long, visible_alias = "since", value_name = "TIME")]
-    pub(crate) from: Option<PastTime>,
-    /// Ignore sends at or after this time: as for --from [default: now]
-    #[arg(long, visible_alias = "until", value_name = "TIME")]
-    pub(crate) to: Option<PastTime>,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write a chart of the sends and the limits to this file (SVG)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Args)]

@@ -1,20 +1,14 @@
 //! The commands of the program, one file per command.
 
-mod api;
-mod audit;
 mod backup;
-mod completions;
 mod config;
 mod demo;
 mod health;
 mod migrate;
-mod output;
 mod restored;
 mod secrets;
 mod serve;
 mod verify;
-
-pub(crate) use completions::answer as answer_completions;
 
 use crate::{
     cli::{Command, ConfigCommand},
@@ -29,7 +23,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Scheduler(flags) => serve::run(&flags, ProcessRole::Scheduler).await,
         Command::Worker(flags) => serve::run(&flags, ProcessRole::Worker).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
-        Command::Audit(arguments) => audit::run(arguments).await,
+        Command::Audit(arguments) => weir_cli::commands::audit::run(arguments).await,
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Health(flags) => health::run(&flags).await,
         Command::Config { command: ConfigCommand::Check(arguments) } => config::check(&arguments),
@@ -37,8 +31,8 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Backup(arguments) => backup::run(arguments).await,
         Command::Secrets { command } => secrets::run(command).await,
         Command::Restored(flags) => restored::run(&flags).await,
-        Command::Completions { shell } => completions::run(shell),
-        Command::Call(command) => api::run(command).await,
+        Command::Completions { shell } => weir_cli::completions::run(shell),
+        Command::Call(command) => weir_cli::commands::run(command).await,
     };
-    output::unless_closed(exit)
+    weir_cli::output::unless_closed(exit)
 }

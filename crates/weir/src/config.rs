@@ -18,6 +18,7 @@ mod values;
 
 use std::{ffi::OsString, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
+use weir_cli::commands::connection::API_KEY_ENV;
 use weir_core::{address::AddressPolicy, retention::Retention};
 use weir_sealing::Keyring;
 use weir_store::DestinationLimits;
@@ -25,10 +26,9 @@ use weir_store::DestinationLimits;
 pub(crate) use check::Checked;
 pub(crate) use error::ConfigError;
 pub(crate) use flags::SettingFlags;
-pub(crate) use names::{API_KEY_ENV, PROFILE_ENV, URL_ENV, VERIFY_ENV};
+pub(crate) use names::VERIFY_ENV;
 pub(crate) use servers::{DatabaseServer, RedisServer, TlsFiles};
 pub(crate) use settings::Settings;
-pub(crate) use sources::place_and_reason;
 
 use names::variable;
 use sources::unknown_variable;

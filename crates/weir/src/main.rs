@@ -2,15 +2,14 @@
 //!
 //! # Files
 //!
-//! `cli` declares the commands (those that call a server in `cli/api`, limits in `cli/limit`), `commands` runs them:
-//! `commands/serve`, `commands/migrate`, `commands/health`, `commands/verify`, `commands/completions`, and
-//! `commands/output` prints. `config` reads the settings, `backends` opens store and queue, `engine` starts and stops
+//! `cli` declares the commands, `commands` runs them: `commands/serve`, `commands/migrate`, `commands/health`,
+//! `commands/verify`. Commands that call a server are in the crate `weir-cli`. `config` reads the settings, `backends` opens store and queue, `engine` starts and stops
 //! the roles. `listener` accepts connections (`phases`, `timed_stream`) and `intake` has threads for them, `clock`
 //! makes engine time, `logs` writes lines.
 //!
 //! `sd_notify` reports to systemd, `commands/serve/reload` reads the settings again.
 //!
-//! `exit` has the exit codes, `stage` tasks that stop together.
+//! `exit` has the exit codes of errors, `stage` tasks that stop together.
 
 mod backends;
 mod cli;
@@ -31,7 +30,7 @@ mod traces;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use cli::Cli;
 use exit::Exit;
@@ -41,12 +40,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // A shell that asks for completions is answered here, and the process ends.
-    commands::answer_completions();
+    weir_cli::completions::answer(Cli::command);
     // A wrong command line ends here, with clap's message and exit code 2.
     let cli = Cli::parse();
     let exit = run(cli).unwrap_or_else(|error| {
         logs::fail(&format!("{error:#}"));
-        Exit::of_error(&error)
+        exit::of_error(&error)
     });
     exit.into()
 }

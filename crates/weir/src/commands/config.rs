@@ -1,14 +1,14 @@
 //! `weir config check`: the faults of the settings, and the values that are in force.
 
-use super::output::{
-    self, Screen,
-    table::{Column, Table},
-    texts::count,
-};
 use crate::{
     cli::CheckArgs,
     config::{Checked, ProcessRole},
     exit::Exit,
+};
+use weir_cli::output::{
+    self, Screen,
+    table::{Column, Table},
+    texts::count,
 };
 
 /// Prints the values to standard output, and the faults to standard error.

@@ -19,11 +19,12 @@ use self::{
     progress::{Progress, ProgressLine},
     receiver::Receiver,
 };
-use super::{
-    audit::{Audited, draw, table},
+use weir_cli::{
+    commands::audit::{Audited, draw, table},
     output::Screen,
-    serve::StopSignals,
 };
+
+use super::serve::StopSignals;
 use crate::{
     cli::DemoArgs,
     clock::SystemClock,

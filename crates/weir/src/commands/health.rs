@@ -8,13 +8,13 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::api::{
-    client::{Client, Fields},
-    connection::Connection,
-};
 use crate::{
     config::{SettingFlags, Settings},
     exit::{Exit, Misuse},
+};
+use weir_cli::commands::{
+    client::{Client, Fields},
+    connection::Connection,
 };
 
 /// The process checks its store and its queue for at most 2 s each before it answers.

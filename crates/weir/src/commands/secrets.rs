@@ -16,15 +16,15 @@ use weir_store::{
 use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
 
-use super::output::{
-    self, Screen,
-    table::{Column, Table},
-};
 use crate::{
     backends::application_name,
     cli::SecretsCommand,
     config::{DatabaseServer, DatabaseUrl, ProcessRole, SettingFlags, Settings},
     exit::{Exit, Misuse},
+};
+use weir_cli::output::{
+    self, Screen,
+    table::{Column, Table},
 };
 
 /// How often the progress is printed.

@@ -1,17 +1,15 @@
 //! The names of the settings, and of the environment variables that are no settings. The variable and the flag of a
 //! setting follow from its key in `weir.toml`: `listen`, `WEIR_LISTEN`, `--listen`.
 
+use weir_cli::commands::connection::{API_KEY_ENV, PROFILE_ENV, URL_ENV};
+
 /// The prefix of Weir's environment variables.
 pub(super) const ENV_PREFIX: &str = "WEIR_";
 /// The path of the configuration file. This variable has no key in the file.
 pub(super) const CONFIG_ENV: &str = "WEIR_CONFIG";
 /// The secret for `weir verify`. It is no setting of a server, and a server ignores it.
 pub(crate) const VERIFY_ENV: &str = "WEIR_VERIFY_SECRET";
-/// The server, the key and the profile of the commands that call a server. They are no settings of a server, and a
-/// server ignores them.
-pub(crate) const URL_ENV: &str = "WEIR_URL";
-pub(crate) const API_KEY_ENV: &str = "WEIR_API_KEY";
-pub(crate) const PROFILE_ENV: &str = "WEIR_PROFILE";
+/// The variables of the commands that call a server. They are no settings of a server, and a server ignores them.
 pub(super) const CLIENT_ENV: [&str; 3] = [URL_ENV, API_KEY_ENV, PROFILE_ENV];
 
 /// The environment variable of a setting.

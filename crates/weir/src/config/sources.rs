@@ -7,11 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use weir_cli::commands::connection::{API_KEY_ENV, place_and_reason};
+
 use super::{
     ProcessRole,
     error::{ConfigError, Origin, SettingSource},
     flags::SettingFlags,
-    names::{API_KEY_ENV, CLIENT_ENV, CONFIG_ENV, ENV_PREFIX, VERIFY_ENV, file_of, flag, nearest, variable},
+    names::{CLIENT_ENV, CONFIG_ENV, ENV_PREFIX, VERIFY_ENV, file_of, flag, nearest, variable},
     settings::SETTINGS,
     values::SourceValues,
 };
@@ -228,13 +230,6 @@ pub(super) fn unknown_variable(name: &str, nearest: Option<String>) -> ConfigErr
 
 fn names() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|setting| setting.name)
-}
-
-/// The line and the reason of a TOML error. The error's own text quotes the line, which may hold a key or a password.
-pub(crate) fn place_and_reason(text: &str, error: &toml::de::Error) -> String {
-    let before = error.span().map_or(0, |span| span.start);
-    let line = 1 + text.bytes().take(before).filter(|&byte| byte == b'\n').count();
-    format!("line {line}: {}", error.message())
 }
 
 /// A value of the file, written as in an environment variable.

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io::Write as _, time::Duration};
 
 use weir_core::Timestamp;
 
-use crate::commands::output::{
+use weir_cli::output::{
     Screen,
     texts::{shortened, width},
 };
