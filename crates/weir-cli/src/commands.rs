@@ -30,6 +30,7 @@ mod tail;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use weir_api_types::Destination;
 use weir_core::Timestamp;
@@ -53,8 +54,13 @@ use crate::{
 #[cfg(test)]
 pub(crate) use records::tests as tests_of_records;
 
-/// Runs a command of the API.
-pub async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
+/// Runs a command of the API. The future is boxed, so that it is compiled with this crate: a bare one would be compiled with
+/// the program that awaits it, at the end of a build.
+pub fn run(command: ApiCommand) -> BoxFuture<'static, anyhow::Result<Exit>> {
+    Box::pin(call(command))
+}
+
+async fn call(command: ApiCommand) -> anyhow::Result<Exit> {
     let done = match command {
         ApiCommand::Destinations(args) => destinations::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Events(args) => events::run(&Call::new(&args.call)?, args.command).await,
@@ -76,6 +82,7 @@ pub async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::LimitGroups(args) => {
             return limit_groups::run(&Call::new(&args.call)?, args.command).await.map_err(with_remedy);
         }
+        ApiCommand::Audit(args) => return audit::run(args).await,
         // It judges what it finds, also that the server does not answer.
         ApiCommand::Doctor(args) => return doctor::run(&Call::new(&args.call)?).await,
     };

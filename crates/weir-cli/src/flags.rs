@@ -15,6 +15,7 @@ use clap::Subcommand;
 
 use self::{
     api::{ApiArgs, DeliveryCommand, EventCommand, KeyCommand, ReplayCommand, TailArgs},
+    audit::AuditArgs,
     destinations::DestinationCommand,
     event_types::EventTypeCommand,
     limit_groups::LimitGroupCommand,
@@ -55,6 +56,8 @@ pub enum ApiCommand {
     /// Show the state of the installation: its processes, store, queue and backlog. Exit code 0 if nothing is wrong, 1 if
     /// something is, as `weir doctor` judges
     Status(StatusArgs),
+    /// Audit a running server: whether each limit was kept, how well it was used, and how long deliveries took
+    Audit(AuditArgs),
     /// Find out what is wrong with a running installation: one verdict, with the cause and the next step of each finding.
     /// Exit code 0 if nothing is, 1 if something is
     Doctor(StatusArgs),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, builder::PossibleValuesParser};
 use weir_core::signing::{CUSTOM, STANDARD, style_names};
 
-use weir_cli::flags::{ApiCommand, CompletedShell, audit::AuditArgs};
+use weir_cli::flags::{ApiCommand, CompletedShell};
 
 use crate::config::{SettingFlags, VERIFY_ENV};
 
@@ -25,8 +25,6 @@ pub(crate) enum Command {
     /// Send events at limited rates over real HTTP, show the progress and audit the result; needs no setup, leaves no
     /// files
     Demo(DemoArgs),
-    /// Audit a running server: whether each limit was kept, how well it was used, and how long deliveries took
-    Audit(AuditArgs),
     /// Check the signature of a received request: exit code 0 if it is valid, 1 if not
     Verify(VerifyArgs),
     /// Ask the process with the same settings on this machine whether it is ready: exit code 0 if it is, 1 if not. For
@@ -56,7 +54,7 @@ pub(crate) enum Command {
     /// Run only a worker; other processes run the other roles (needs PostgreSQL and Redis)
     Worker(SettingFlags),
     #[command(flatten)]
-    Call(ApiCommand),
+    Call(Box<ApiCommand>),
     /// Print the completion script for a shell, such as: source <(weir completions bash)
     Completions {
         #[arg(value_name = "SHELL", value_parser = clap::value_parser!(CompletedShell))]

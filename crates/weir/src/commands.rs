@@ -23,7 +23,6 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Scheduler(flags) => serve::run(&flags, ProcessRole::Scheduler).await,
         Command::Worker(flags) => serve::run(&flags, ProcessRole::Worker).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
-        Command::Audit(arguments) => weir_cli::commands::audit::run(arguments).await,
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Health(flags) => health::run(&flags).await,
         Command::Config { command: ConfigCommand::Check(arguments) } => config::check(&arguments),
@@ -32,7 +31,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Secrets { command } => secrets::run(command).await,
         Command::Restored(flags) => restored::run(&flags).await,
         Command::Completions { shell } => weir_cli::completions::run(shell),
-        Command::Call(command) => weir_cli::commands::run(command).await,
+        Command::Call(command) => weir_cli::commands::run(*command).await,
     };
     weir_cli::output::unless_closed(exit)
 }

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Audits the selected destinations. Ends with [`Exit::Failure`] if any limit was exceeded.
-pub async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
+pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
     let mut server = arguments.server.clone();
     server.server = server.server.or_else(|| arguments.url.clone());
     let client = Client::new(Connection::find(&server)?)?;
