@@ -47,8 +47,9 @@ enum Command {
     /// program on real sockets and in real time, first the tests that mostly wait, side by side, then those that judge
     /// times.
     Test,
-    /// Prove the promises that need minutes: the model of the protocol, many faults at once, the quick set of the load
-    /// tests on both set-ups, and the short form of autoscaling. Takes about eleven minutes.
+    /// Prove the promises that need minutes or the whole machine: the model of the protocol, many faults at once, times
+    /// under load, the quick set of the load tests on both set-ups, and the short form of autoscaling. Takes about
+    /// twenty minutes.
     Prove,
     /// Check formatting, lints and documentation; a warning is an error.
     Lint,
@@ -97,10 +98,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Test => run_with_servers(&test_steps()),
         Command::Lint => step::run_all(&lint_steps(), &[]),
-        Command::Prove => {
-            let proof = ProofEnv::find()?;
-            step::run_all(&proof_steps(), &proof.env())
-        }
+        Command::Prove => run_with_servers(&proof_steps()),
         Command::Ci => {
             run_with_servers(&lint_steps().into_iter().chain(test_steps()).collect::<Vec<_>>())?;
             run(Command::Prove)
@@ -177,16 +175,10 @@ fn test_steps() -> Vec<Step> {
         Step::new("Examples in the documentation", &["test", "--workspace", "--exclude", "weir", "--doc"]),
         Step::tests("Tests of the whole program that mostly wait", &WHOLE_PROGRAM, &["waiting"]),
         Step::tests("Tests of the whole program that judge times, two at a time", &WHOLE_PROGRAM, &["timed"]),
-        // One at a time, because another test could make requests late.
-        Step::tests(
-            "Tests of the whole program that judge times under load, one at a time",
-            &WHOLE_PROGRAM,
-            &["alone"],
-        ),
     ]
 }
 
-/// These take minutes and most of the machine, so they are a command of their own. The model proves the protocol; the
+/// These take long and most of the machine, so they are a command of their own. The model proves the protocol; the
 /// others judge the running program from outside.
 fn proof_steps() -> Vec<Step> {
     let quick = ["--quick".to_owned()];
@@ -194,6 +186,8 @@ fn proof_steps() -> Vec<Step> {
         build_for_load(),
         Step::tests("Prove the protocol in every state of its model", &LIBRARIES, &["model"]),
         Step::tests("Prove that faults break no promise", &WHOLE_PROGRAM, &["proofs"]),
+        // One at a time, because another test could make requests late.
+        Step::tests("Prove that the times hold under load, one test at a time", &WHOLE_PROGRAM, &["alone"]),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
         // The short form, in which time runs ten times as fast. `cargo xtask load --autoscale` plays the other
@@ -304,7 +298,7 @@ mod tests {
         // The filters of the other groups name no test of the whole program, or only such tests.
         let expected = [
             (LIBRARIES.join(" "), vec!["waiting", "computing", "timed", "beside", "model"]),
-            (WHOLE_PROGRAM.join(" "), vec!["waiting", "timed", "alone", "proofs"]),
+            (WHOLE_PROGRAM.join(" "), vec!["waiting", "timed", "proofs", "alone"]),
         ];
         assert_eq!(groups, expected.iter().flat_map(|(_, groups)| groups).copied().collect());
         assert!(expected.iter().all(|(packages, groups)| run[packages] == *groups), "{run:?}");

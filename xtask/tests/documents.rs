@@ -14,7 +14,7 @@ const PUBLISHED: &str = "https://github.com/weir-webhooks/weir/blob/main/";
 /// Folders of tools, not of the project.
 const FOREIGN: [&str; 7] = ["target", "node_modules", ".git", "vendor", "dist", ".venv", "__pycache__"];
 /// The short paths of ARCHITECTURE.md and of `docs/architecture`.
-const FOLDERS: [(&str, &[&str]); 13] = [
+const FOLDERS: [(&str, &[&str]); 14] = [
     ("core/", &["crates/weir-core/src/"]),
     ("cli/", &["crates/weir-cli/src/"]),
     ("chart/", &["crates/weir-chart/src/"]),

@@ -2,7 +2,7 @@
 //! knows neither the store nor the queue.
 //!
 //! `flags` declares the commands, `commands` runs them (one file for each), `output` prints tables, texts and JSON,
-//! `completions` answers a shell that asks for the names of destinations. `exit` has the exit codes.
+//! `completions` answers a shell that asks for the names of destinations. `exit` has the exit codes, `clock` reads the time.
 
 pub mod clock;
 pub mod commands;

@@ -59,7 +59,7 @@ async fn the_pace_of_a_receiver_is_found(app: &App) {
     .await;
 }
 
-mod timed {
+mod proofs {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{App, Fleet, Receiver};
 
 const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_secs(30);
 const LIMIT: u64 = 1_000;
 
 /// Posts events with these costs, which are their data as well.
@@ -19,14 +19,14 @@ async fn post(app: &App, costs: impl IntoIterator<Item = u32>) {
     assert_eq!(status, 202, "{answer}");
 }
 
-/// Half of a minute's points, the death of the process, and more than the other half takes.
+/// Half of a window's points, the death of the process, and more than the other half takes.
 async fn a_limit_in_costs_is_kept_and_used_across_kills(start: impl AsyncFn() -> App, lose: impl AsyncFn()) {
     let receiver = Receiver::start().await;
     let app = start().await;
     let id = app
         .destination(json!({
             "url": receiver.url("/points"), "event_types": ["points"],
-            "rate_limits": [{"limit": LIMIT, "period": "minute", "unit": "cost"}],
+            "rate_limits": [{"limit": LIMIT, "window_s": WINDOW.as_secs(), "unit": "cost"}],
         }))
         .await;
     post(&app, [200, 100, 150, 50]).await;
@@ -34,22 +34,22 @@ async fn a_limit_in_costs_is_kept_and_used_across_kills(start: impl AsyncFn() ->
     app.kill().await;
     lose().await;
     let app = start().await;
-    // The records say that half of the minute is left: the first three fit.
+    // The records say that half of the window is left: the first three fit.
     post(&app, [300, 150, 50, 400, 1, 599]).await;
-    receiver.wait_for("/points", 7, SECOND * 45).await;
+    receiver.wait_for("/points", 7, SECOND * 22).await;
     app.kill().await;
     lose().await;
     let app = start().await;
-    app.drained(&id, MINUTE * 4).await;
+    app.drained(&id, WINDOW * 4).await;
     app.assert_audit_clean(&id).await;
     // A second of slack: a busy receiver sees a request late.
     let arrivals = receiver.arrivals("/points");
     let cost = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap()["data"].as_u64().unwrap();
     let points: Vec<_> = arrivals.iter().map(|arrival| (arrival.at, cost(&arrival.body))).collect();
     for (index, (from, _)) in points.iter().enumerate() {
-        let within = points[index..].iter().take_while(|(at, _)| at.duration_since(*from) < MINUTE - SECOND);
+        let within = points[index..].iter().take_while(|(at, _)| at.duration_since(*from) < WINDOW - SECOND);
         let sum: u64 = within.map(|(_, cost)| cost).sum();
-        assert!(sum <= LIMIT, "{sum} points in a minute from arrival {index}");
+        assert!(sum <= LIMIT, "{sum} points in a window from arrival {index}");
     }
     let mut by_cost = BTreeMap::new();
     points.iter().for_each(|(_, cost)| *by_cost.entry(*cost).or_insert(0) += 1);

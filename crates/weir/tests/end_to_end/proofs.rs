@@ -1,4 +1,6 @@
-//! Tests that take minutes of load and need the machine for themselves. `cargo xtask prove` runs them, with the load
-//! tests.
+//! Tests of faults that take long and need the machine for themselves. `cargo xtask prove` runs them, with the load tests.
+//! Other files have a module of the same name for such tests of theirs.
 
 mod chaos;
+mod degrade;
+mod restore;

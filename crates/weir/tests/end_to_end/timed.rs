@@ -2,9 +2,7 @@
 //! name for such tests of theirs.
 
 mod caps;
-mod degrade;
 mod distant;
 mod pasts;
-mod restore;
 mod survival;
 mod tls;
