@@ -18,7 +18,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("weir-store-postgres", &["weir-core", "weir-sealing", "weir-store"]),
     ("weir-queue-redis", &["weir-core", "weir-queue", "weir-sealing"]),
     ("weir-store-sqlite", &["weir-core", "weir-sealing", "weir-store"]),
-    ("weir-scheduler", &["weir-core", "weir-queue", "weir-store"]),
+    ("weir-scheduler", &["weir-api-types", "weir-core", "weir-queue", "weir-store"]),
     ("weir-worker", &["weir-core", "weir-queue", "weir-store"]),
     ("weir-api", &["weir-api-types", "weir-core", "weir-queue", "weir-store"]),
     ("weir-cli", &["weir-api-types", "weir-chart", "weir-core"]),

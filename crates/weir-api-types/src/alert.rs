@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::Timestamp;
 
+use crate::AlertData;
+
 /// One page of what is wrong now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActiveAlerts {
@@ -36,6 +38,6 @@ pub struct ActiveAlert {
     /// `*`: the members of the group may be of any tenant, or it is about Weir itself.
     pub tenant: String,
     /// As the `data` of such an event, with the figures of now.
-    #[schema(value_type = Object)]
-    pub data: serde_json::Value,
+    #[serde(default)]
+    pub data: AlertData,
 }

@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::{Timestamp, alert::AlertOverrides};
 
-use crate::references;
+use crate::{alert_data::given, references};
 
 /// A destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -472,9 +472,4 @@ pub struct Secret {
     /// Until when the secret before the last rotation also signs; null if only one secret signs.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub previous_valid_until: Option<Timestamp>,
-}
-
-/// Tells `null` from an absent field.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
-    Deserialize::deserialize(deserializer).map(Some)
 }

@@ -4,10 +4,11 @@
 //! A field has the type of its JSON: ids and words are strings, because a client only shows them or sends them back. Requests
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
 //!
-//! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `limit_group`, `list`,
+//! One file for each subject: `alert`, `alert_data`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `limit_group`, `list`,
 //! `merge`, `problem`, `replay`, `reservation`, `shedding`, `simulation`; `references` names the schemas of requests.
 
 mod alert;
+mod alert_data;
 mod audit;
 mod delivery;
 mod destination;
@@ -28,6 +29,7 @@ mod shedding;
 mod simulation;
 
 pub use alert::*;
+pub use alert_data::*;
 pub use audit::*;
 pub use delivery::*;
 pub use destination::*;

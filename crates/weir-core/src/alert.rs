@@ -134,8 +134,8 @@ impl BoundKeys {
 }
 
 /// A measure of a backlog that is above its threshold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "snake_case")]
 pub enum Measure {
     BacklogDepth,
     OldestAgeS,

@@ -1,6 +1,5 @@
 //! Faults of Weir itself: why a start is late that every limit allows.
 
-use serde_json::{Value, json};
 use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
 
 use crate::Timestamp;
@@ -85,19 +84,6 @@ impl Outage {
             Some(obstacle) => format!("the database takes no writes, because {obstacle}: no event is accepted"),
             None => self.fault.sentence().to_owned(),
         }
-    }
-
-    /// The `data` of the event, to somebody who sees so many of the stalled destinations. `tenant`: that of the event.
-    pub fn data(&self, tenant: &str, destinations: u64) -> Value {
-        let wait = if destinations == 1 { "destination waits" } else { "destinations wait" };
-        let reason = self.reason();
-        json!({
-            "tenant": tenant,
-            "reason": format!("{reason}; {destinations} {wait}"),
-            "cause": self.fault.as_str(),
-            "since": self.since.to_string(),
-            "destinations": destinations,
-        })
     }
 }
 

@@ -11,7 +11,6 @@ pub mod activity;
 pub mod adaptive;
 pub mod address;
 pub mod alert;
-pub mod alert_data;
 pub mod answer_history;
 pub mod audit;
 mod backoff;

@@ -74,28 +74,28 @@ impl Observed<'_> {
     }
 }
 
-/// How many permits to publish, and which bound limits this number.
+/// How many permits to publish, and why no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     pub allow: u32,
-    pub binding: Binding,
+    pub reason: AllowanceReason,
 }
 
 impl Allowance {
     /// The allowance of a destination that may send nothing.
-    pub const NOTHING: Self = Self { allow: 0, binding: Binding::Suspended };
+    pub const NOTHING: Self = Self { allow: 0, reason: AllowanceReason::Suspended };
     /// The allowance of a run that only tells the queue what it has read. The next run follows at once.
-    pub const NOT_YET: Self = Self { allow: 0, binding: Binding::Batch };
+    pub const NOT_YET: Self = Self { allow: 0, reason: AllowanceReason::Batch };
 
     /// The allowance of a run whose turn in a shared budget is for `most` permits.
     pub fn within_turn(self, most: u32) -> Self {
-        if self.allow > most { Self { allow: most, binding: Binding::Slots } } else { self }
+        if self.allow > most { Self { allow: most, reason: AllowanceReason::Slots } } else { self }
     }
 }
 
-/// The bound that limits a run.
+/// Why a run publishes no more than its allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Binding {
+pub enum AllowanceReason {
     /// The slots that open before the next run, `rate − queued`, or a lagging queue. The next run is paced.
     Slots,
     /// `max_in_flight`. The next settle starts the next run.
@@ -119,12 +119,12 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
     }
     // The workers are behind, so further permits would only be late. The job tries again at its pace.
     if observed.lagging {
-        return Allowance { allow: 0, binding: Binding::Slots };
+        return Allowance { allow: 0, reason: AllowanceReason::Slots };
     }
     // The breaker lowers `max_in_flight`, or allows nothing at all.
     let share = observed.breaker.share(observed.now);
     let max_in_flight = match (observed.breaker.state(observed.now), observed.breaker.next_probe_at()) {
-        (BreakerState::Open, Some(at)) => return Allowance { allow: 0, binding: Binding::Until(at) },
+        (BreakerState::Open, Some(at)) => return Allowance { allow: 0, reason: AllowanceReason::Until(at) },
         (BreakerState::Closed, _) => scaled(observed.max_in_flight, share),
         _ => 1,
     };
@@ -149,14 +149,14 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
     // During the slow start after an outage only a share of these slots is used.
     let allow = scaled(slots, share);
     // The bound that was reached decides what starts the next run.
-    let binding = if allow < most || most == unqueued {
-        Binding::Slots
+    let reason = if allow < most || most == unqueued {
+        AllowanceReason::Slots
     } else if most == room {
-        Binding::InFlight
+        AllowanceReason::InFlight
     } else {
-        Binding::Batch
+        AllowanceReason::Batch
     };
-    Allowance { allow, binding }
+    Allowance { allow, reason }
 }
 
 /// The share of a count, rounded up.
@@ -198,13 +198,13 @@ impl NextRun {
 /// When the job runs next. `exhausted`: the claim returned fewer deliveries than allowed, and `next_due` is the
 /// earliest due time of the deliveries that are left.
 pub fn next_run(allowance: Allowance, exhausted: bool, next_due: Option<Timestamp>) -> NextRun {
-    match allowance.binding {
-        Binding::Suspended => NextRun::Stop,
-        Binding::Until(at) => NextRun::At(at),
+    match allowance.reason {
+        AllowanceReason::Suspended => NextRun::Stop,
+        AllowanceReason::Until(at) => NextRun::At(at),
         _ if exhausted => next_due.map_or(NextRun::Stop, NextRun::At),
-        Binding::Slots => NextRun::Paced,
-        Binding::InFlight => NextRun::OnSettle,
-        Binding::Batch => NextRun::Now,
+        AllowanceReason::Slots => NextRun::Paced,
+        AllowanceReason::InFlight => NextRun::OnSettle,
+        AllowanceReason::Batch => NextRun::Now,
     }
 }
 
@@ -259,7 +259,7 @@ pub(crate) mod tests {
     fn a_run_publishes_the_slots_that_open_before_the_next_run() {
         let limiter = per_second(1000);
         let allowed = allowance(&Observed { max_in_flight: 1000, max_queued: Some(1000), ..observed(&limiter) });
-        assert_eq!(allowed, Allowance { allow: 70, binding: Binding::Slots });
+        assert_eq!(allowed, Allowance { allow: 70, reason: AllowanceReason::Slots });
         assert_eq!(next_run(allowed, false, None), NextRun::Paced);
     }
 
@@ -269,14 +269,14 @@ pub(crate) mod tests {
         let preparation = Duration::from_secs(2);
         let many = Observed { queued: 990, max_in_flight: 5000, max_queued: Some(1000), ..observed(&limiter) };
         let allowed = allowance(&Observed { preparation, ..many });
-        assert_eq!(allowed, Allowance { allow: 10, binding: Binding::Slots });
+        assert_eq!(allowed, Allowance { allow: 10, reason: AllowanceReason::Slots });
     }
 
     #[test]
     fn a_slow_destination_is_bounded_by_max_in_flight_and_runs_again_on_a_settle() {
         let limiter = Limiter::new(&RateLimits::UNLIMITED);
         let allowed = allowance(&Observed { queued: 4, in_flight: 50, ..observed(&limiter) });
-        assert_eq!(allowed, Allowance { allow: 10, binding: Binding::InFlight });
+        assert_eq!(allowed, Allowance { allow: 10, reason: AllowanceReason::InFlight });
         assert_eq!(next_run(allowed, false, None), NextRun::OnSettle);
         let full = allowance(&Observed { in_flight: 64, ..observed(&limiter) });
         assert_eq!(next_run(full, false, None), NextRun::OnSettle);
@@ -392,9 +392,9 @@ pub(crate) mod tests {
         let limiter = per_second(1000);
         let pace = PaceCursor { spacing: Duration::from_millis(20), last_start: NOW, ..PaceCursor::default() };
         let with = |pace| allowance(&Observed { max_in_flight: 1000, pace, ..observed(&limiter) });
-        assert_eq!(with(Some(&pace)), Allowance { allow: 3, binding: Binding::Slots });
+        assert_eq!(with(Some(&pace)), Allowance { allow: 3, reason: AllowanceReason::Slots });
         let held = PaceCursor { not_before: NOW + Duration::from_secs(5), ..pace };
-        assert_eq!(with(Some(&held)), Allowance { allow: 0, binding: Binding::Slots });
+        assert_eq!(with(Some(&held)), Allowance { allow: 0, reason: AllowanceReason::Slots });
         assert_eq!(paced_due(held.start_after(0, NOW), Duration::ZERO, NOW), held.not_before - LEAD);
         let faster = PaceCursor { spacing: Duration::from_micros(1), ..pace };
         assert_eq!(with(Some(&faster)), with(None), "a pace gives no more than the limits");
@@ -406,7 +406,7 @@ pub(crate) mod tests {
         let until = Timestamp::from_secs(1_030);
         limiter.hold(until);
         let allowed = allowance(&observed(&limiter));
-        assert_eq!(allowed, Allowance { allow: 0, binding: Binding::Slots });
+        assert_eq!(allowed, Allowance { allow: 0, reason: AllowanceReason::Slots });
         assert_eq!(paced_due(limiter.start_after(0, NOW), Duration::ZERO, NOW), until - LEAD);
     }
 }

@@ -138,8 +138,8 @@ pub fn diagnose(limits: &RateLimits, sends: &[JudgedSend]) -> Option<Refusals> {
     }
     let share = refused as f64 / sends.len() as f64;
     // Under a backlog the strictest limit makes the spacing of the sends.
-    let binding = limits.as_slice().iter().min_by(|a, b| a.per_second().total_cmp(&b.per_second()));
-    let (cause, remedy) = match binding {
+    let strictest = limits.as_slice().iter().min_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+    let (cause, remedy) = match strictest {
         Some(limit) => match interval_that_helps(limit, sends) {
             Some(min_interval_ms) => (Cause::Spacing, Remedy::Interval { min_interval_ms }),
             None => of_counts(limit, share, sends)?,

@@ -109,7 +109,7 @@ mod tests {
         limit::RateLimits,
         limiter::Limiter,
         plan::{
-            Binding,
+            AllowanceReason,
             tests::{NOW, per_second},
         },
     };
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_next_run_depends_on_which_backlog_is_left() {
-        let allowance = Allowance { allow: 10, binding: Binding::Slots };
+        let allowance = Allowance { allow: 10, reason: AllowanceReason::Slots };
         let backlog = ClaimResult { exhausted: false, next_due: None };
         let at = |seconds| ClaimResult { exhausted: true, next_due: Some(Timestamp::from_secs(seconds)) };
         let none = ClaimResult { exhausted: true, next_due: None };

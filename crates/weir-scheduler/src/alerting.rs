@@ -14,11 +14,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use metrics::{counter, gauge};
 use tokio::sync::watch;
+use weir_api_types::AlertData;
 use weir_core::{
     Clock, Destination, DestinationId, LimitGroupId, Timestamp,
     access::TenantScope,
     alert::{Alert, AlertPolicy, AlertRecord, AlertState, DestinationStatus},
-    alert_data::alert_data,
     destination::ALL_TENANTS,
     stall::StallReport,
 };
@@ -272,7 +272,7 @@ fn alert_update(
     let mut history = condition.record.history().reconciled(&policy, status, now);
     let mut events = Vec::new();
     let mut publish = |alert: &Alert, recipients: Recipients| {
-        let data = alert_data(destination, alert, status, &policy);
+        let data = AlertData::of_destination(destination, alert, status, &policy);
         let said =
             Said { event_type: alert.event_type(), about: destination.id.to_string(), version: condition.version };
         events.extend(recipients.events(&said, &destination.settings.tenant, &data, now));

@@ -126,21 +126,17 @@ mod tests {
             unreachable!("nothing waits")
         }
 
-        async fn fold_changes(&self) -> StoreResult<u64> {
-            unreachable!("the meter only reads")
-        }
-
         async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
             unreachable!("the meter reads counters")
         }
 
-        async fn places(
+        async fn due_positions(
             &self,
             _: DestinationId,
             _: &[weir_core::DeliveryId],
             _: u32,
             _: Timestamp,
-        ) -> StoreResult<weir_store::Places> {
+        ) -> StoreResult<weir_store::DuePositions> {
             unreachable!("no delivery is shown")
         }
     }

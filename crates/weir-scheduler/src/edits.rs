@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{Clock, LimitGroupId, Timestamp};
 use weir_queue::{Edits, SharedQueue};
-use weir_store::{EditPosition, EditedDestination, RunStore};
+use weir_store::{EditPosition, EditStore, EditedDestination};
 
 use crate::{
     release::Failure,
@@ -28,7 +28,7 @@ const PAGE: u32 = 256;
 
 /// Announces edits again.
 pub struct EditWatcher {
-    store: Arc<dyn RunStore>,
+    store: Arc<dyn EditStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     /// Where the next pass begins.
@@ -38,7 +38,7 @@ pub struct EditWatcher {
 }
 
 impl EditWatcher {
-    pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn EditStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let since = clock.now().before(FIRST_OVERLAP);
         Self { store, queue, clock, since, announced: HashSet::new() }
     }

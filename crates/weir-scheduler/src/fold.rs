@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_store::{Counters, FOLDED_AT_ONCE, StoreError};
+use weir_store::{CountChanges, FOLDED_AT_ONCE, StoreError};
 
 use crate::run_every::{Agent, run_every};
 
@@ -12,11 +12,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Folds the changes of the counters. Any number of processes may run this; the store lets one at a time fold.
 pub struct Folder {
-    store: Arc<dyn Counters>,
+    store: Arc<dyn CountChanges>,
 }
 
 impl Folder {
-    pub fn new(store: Arc<dyn Counters>) -> Self {
+    pub fn new(store: Arc<dyn CountChanges>) -> Self {
         Self { store }
     }
 
@@ -35,21 +35,17 @@ impl Agent for Folder {
 }
 
 /// Folds everything recorded so far, in steps.
-async fn pass<C: Counters + Sync + ?Sized>(store: &C) -> Result<(), StoreError> {
+async fn pass<C: CountChanges + Sync + ?Sized>(store: &C) -> Result<(), StoreError> {
     while store.fold_changes().await? >= u64::from(FOLDED_AT_ONCE) {}
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::HashMap,
-        sync::atomic::{AtomicU64, Ordering::SeqCst},
-    };
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
     use async_trait::async_trait;
-    use weir_core::{DeliveryId, DestinationId, Timestamp};
-    use weir_store::{Places, StateCounts, StoreResult};
+    use weir_store::StoreResult;
 
     use super::*;
 
@@ -57,31 +53,11 @@ mod tests {
     struct Changes(AtomicU64);
 
     #[async_trait]
-    impl Counters for Changes {
+    impl CountChanges for Changes {
         async fn fold_changes(&self) -> StoreResult<u64> {
             let folded = self.0.load(SeqCst).min(FOLDED_AT_ONCE.into());
             self.0.fetch_sub(folded, SeqCst);
             Ok(folded)
-        }
-
-        async fn counts(&self, _: &[DestinationId]) -> StoreResult<Vec<StateCounts>> {
-            unreachable!("not read")
-        }
-
-        async fn all_counts(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
-            unreachable!("not read")
-        }
-
-        async fn oldest_waiting(&self, _: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>> {
-            unreachable!("not read")
-        }
-
-        async fn places(&self, _: DestinationId, _: &[DeliveryId], _: u32, _: Timestamp) -> StoreResult<Places> {
-            unreachable!("not read")
-        }
-
-        async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
-            unreachable!("not read")
         }
     }
 

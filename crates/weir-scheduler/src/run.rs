@@ -7,7 +7,7 @@ use weir_core::{
     Destination, DestinationId, LimitGroupId, LimitKey, Limiter, RateLimit, RateLimits, Timestamp,
     claim::ClaimedDelivery,
     limit::Shape,
-    plan::{self, Allowance, Binding, NextRun, Observed},
+    plan::{self, Allowance, AllowanceReason, NextRun, Observed},
     replay_share::{self, ClaimResult, Credit, Split},
 };
 use weir_queue::{GroupRun, JobLease, LAST_OLD_START, Pace, Publication, Terms};
@@ -196,7 +196,7 @@ impl Run {
     /// Decides how much the run may publish. `credit` is the replay credit of the destination, if it has replays.
     pub(crate) fn decide(&mut self, lagging: bool, credit: Option<Credit>) {
         if let Some(at) = self.waits_until {
-            self.allowance = Allowance { allow: 0, binding: Binding::Until(at) };
+            self.allowance = Allowance { allow: 0, reason: AllowanceReason::Until(at) };
         }
         let (Some(destination), Some(cursors)) = (&self.effective, self.cursors()) else { return };
         let Some(turn) = self.turn() else {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{DeliveryId, DestinationId, Timestamp, limit_key};
 use weir_store::{
-    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult,
+    CountChanges, Counters, DuePositions, FOLDED_AT_ONCE, POSITIONS_LOOKED_AT, StateCounts, StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -92,6 +92,17 @@ SELECT greatest((SELECT count(*) FROM counts), (SELECT count(*) FROM sent))"
 );
 
 #[async_trait]
+impl CountChanges for PostgresStore {
+    async fn fold_changes(&self) -> StoreResult<u64> {
+        // Ask first, so that an idle store does not write every second.
+        if self.read(sqlx::query(HAS_CHANGES), |_| Ok(())).await?.is_empty() {
+            return Ok(0);
+        }
+        self.edit(|connection| change(fold(connection))).await
+    }
+}
+
+#[async_trait]
 impl Counters for PostgresStore {
     async fn counts(&self, ids: &[DestinationId]) -> StoreResult<Vec<StateCounts>> {
         let query = sqlx::query(COUNTS).bind(column(ids, |id| uuid(id.as_bytes())));
@@ -112,33 +123,25 @@ impl Counters for PostgresStore {
         Ok(ids.iter().map(|id| found.get(id).copied().flatten()).collect())
     }
 
-    async fn places(
+    async fn due_positions(
         &self,
         id: DestinationId,
         deliveries: &[DeliveryId],
         most: u32,
         now: Timestamp,
-    ) -> StoreResult<Places> {
-        let most = i64::from(most.min(PLACES_LOOKED_AT));
+    ) -> StoreResult<DuePositions> {
+        let most = i64::from(most.min(POSITIONS_LOOKED_AT));
         let (of_places, live_due) =
             if limit_key::is_of_key(id) { (PLACES_OF_FLOW, LIVE_DUE_OF_FLOW) } else { (PLACES, LIVE_DUE) };
         let query = sqlx::query(of_places).bind(uuid(id.as_bytes())).bind(most);
         let query = query.bind(column(deliveries, |id| uuid(id.as_bytes())));
-        let found = self.read(query, rows::place).await?.into_iter().collect();
-        let mut places = Places { found, live_due: 0 };
-        if places.found.values().any(|place| place.is_replay) {
+        let found = self.read(query, rows::due_position).await?.into_iter().collect();
+        let mut positions = DuePositions { found, live_due: 0 };
+        if positions.found.values().any(|position| position.is_replay) {
             let query = sqlx::query(live_due).bind(uuid(id.as_bytes())).bind(now.as_nanos()).bind(most);
-            places.live_due = self.read(query, |row| row.count(0)).await?.pop().unwrap_or(0);
+            positions.live_due = self.read(query, |row| row.count(0)).await?.pop().unwrap_or(0);
         }
-        Ok(places)
-    }
-
-    async fn fold_changes(&self) -> StoreResult<u64> {
-        // Ask first, so that an idle store does not write every second.
-        if self.read(sqlx::query(HAS_CHANGES), |_| Ok(())).await?.is_empty() {
-            return Ok(0);
-        }
-        self.edit(|connection| change(fold(connection))).await
+        Ok(positions)
     }
 
     async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {

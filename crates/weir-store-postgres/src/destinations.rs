@@ -8,7 +8,7 @@ use weir_core::{Destination, DestinationId, Timestamp, activity::Activity, limit
 use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
-    LimitChange, NamedCreation, Page, PageRequest, Pause, SCANNED_AT_MOST, StoreResult, first_id,
+    LimitChange, NamedCreation, Page, PageRequest, Pause, RunDestinations, SCANNED_AT_MOST, StoreResult, first_id,
     rows::{self, Row as _},
 };
 
@@ -24,6 +24,27 @@ use crate::{
     rows::{Read, uuid},
     writer::Operation,
 };
+
+#[async_trait]
+impl RunDestinations for PostgresStore {
+    async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.lookups.ask(Lookup(ids.to_vec())).await
+    }
+
+    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
+        let changed =
+            self.edit(|connection| change(change_breakers(connection, &changes, &self.shared.keyring))).await?;
+        self.read_changes_for_ingest(changes.iter().map(|change| change.id)).await;
+        Ok(changed)
+    }
+
+    async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
+        self.read(sqlx::query(LIMIT_CHANGES).bind(uuid(id.as_bytes())), rows::limit_change).await
+    }
+}
 
 #[async_trait]
 impl Destinations for PostgresStore {
@@ -59,13 +80,6 @@ impl Destinations for PostgresStore {
 
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>> {
         Ok(self.destinations(&[id]).await?.pop().flatten())
-    }
-
-    async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.lookups.ask(Lookup(ids.to_vec())).await
     }
 
     async fn list_destinations(
@@ -109,13 +123,6 @@ impl Destinations for PostgresStore {
         self.edit(|connection| change(hold_all(connection, &holds))).await
     }
 
-    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
-        let changed =
-            self.edit(|connection| change(change_breakers(connection, &changes, &self.shared.keyring))).await?;
-        self.read_changes_for_ingest(changes.iter().map(|change| change.id)).await;
-        Ok(changed)
-    }
-
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
         self.edit_within(DELETION_TIMEOUT, |connection| change(delete(connection, &deletion, &activity))).await
     }
@@ -156,10 +163,6 @@ impl Destinations for PostgresStore {
             Ok(EditedDestination { position: EditPosition { updated_at: row.time(3)?, id }, destination })
         };
         self.read(query, read).await
-    }
-
-    async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
-        self.read(sqlx::query(LIMIT_CHANGES).bind(uuid(id.as_bytes())), rows::limit_change).await
     }
 }
 

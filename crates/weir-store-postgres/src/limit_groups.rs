@@ -70,16 +70,6 @@ impl LimitGroups for PostgresStore {
         Ok(all.into_iter().collect())
     }
 
-    async fn limit_groups_edited_after(
-        &self,
-        (at, id): (Timestamp, LimitGroupId),
-        limit: u32,
-    ) -> StoreResult<Vec<Arc<LimitGroup>>> {
-        let edited = select("WHERE (updated_at, id) > ($1, $2) ORDER BY updated_at, id LIMIT $3");
-        let edited = sqlx::query(edited).bind(at.as_nanos()).bind(uuid(id.as_bytes())).bind(i64::from(limit));
-        self.read(edited, read).await
-    }
-
     async fn homes_left(&self, id: DestinationId, updated_at: Timestamp, closed: &[Home]) -> StoreResult<()> {
         self.edit(|connection| change(forget(connection, id, updated_at, closed, &self.shared.keyring))).await
     }
@@ -123,6 +113,16 @@ impl LimitGroupEdits for PostgresStore {
 
     async fn limit_group_changes(&self, id: LimitGroupId) -> StoreResult<Vec<LimitChange>> {
         self.read(sqlx::query(LIMIT_CHANGES).bind(uuid(id.as_bytes())), rows::limit_change).await
+    }
+
+    async fn limit_groups_edited_after(
+        &self,
+        (at, id): (Timestamp, LimitGroupId),
+        limit: u32,
+    ) -> StoreResult<Vec<Arc<LimitGroup>>> {
+        let edited = select("WHERE (updated_at, id) > ($1, $2) ORDER BY updated_at, id LIMIT $3");
+        let edited = sqlx::query(edited).bind(at.as_nanos()).bind(uuid(id.as_bytes())).bind(i64::from(limit));
+        self.read(edited, read).await
     }
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use weir_core::{DestinationId, LimitKey, Timestamp};
 use weir_store::{
-    DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklogs, KeyCounts, LimitKeys, StoreResult,
+    DueDestination, FlowKey, Flows, KEYS_LOOKED_AT, KeyBacklogs, KeyCounts, LimitKeys, StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[async_trait]
-impl LimitKeys for PostgresStore {
+impl Flows for PostgresStore {
     async fn flow_keys(&self, flows: &[DestinationId]) -> StoreResult<Vec<Option<FlowKey>>> {
         let query = sqlx::query(FLOW_KEYS).bind(column(flows, |id| uuid(id.as_bytes())));
         let found: HashMap<_, _> = self.read(query, rows::flow_key).await?.into_iter().collect();
@@ -33,7 +33,10 @@ impl LimitKeys for PostgresStore {
     ) -> StoreResult<Vec<DueDestination>> {
         self.due(DUE_FLOWS, before, after, limit).await
     }
+}
 
+#[async_trait]
+impl LimitKeys for PostgresStore {
     async fn key_backlogs(&self, id: DestinationId, search: Option<&str>, limit: u32) -> StoreResult<KeyBacklogs> {
         let search = search.unwrap_or_default();
         // No key has this character, and PostgreSQL knows no text with it.

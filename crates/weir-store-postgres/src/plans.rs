@@ -300,7 +300,8 @@ async fn hot_statements_use_their_indexes() {
 #[tokio::test]
 async fn the_conditions_of_destinations_read_a_bounded_part_of_their_backlogs() {
     let (_database, mut connection) = loaded().await;
-    let expiring = "UPDATE deliveries SET expires_at = created_at + 1000000 WHERE state IN (0, 2)";
+    let expiring =
+        weir_store::sql!("UPDATE deliveries SET expires_at = created_at + 1000000 WHERE state IN ({waiting})");
     raw_sql(AssertSqlSafe(format!("{expiring}; ANALYZE deliveries"))).execute(&mut connection).await.unwrap();
     let analyze = CONDITIONS.replace("$1", "ARRAY(SELECT tenant FROM destinations)");
     let analyze = format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) {analyze}");

@@ -116,10 +116,10 @@ pub(crate) const SETTLE: &str = sql!(
     -- Their traffic, by the bucket of 10 s in which they started.
     INSERT INTO traffic_changes (destination_id, at, sends, delivered, failed, dead, throttled, last_success_at, latencies,
         attempts)
-    SELECT destination_id, at, count(sent_at), count(*) FILTER (WHERE outcome = 0), count(*) FILTER (WHERE outcome <> 0),
-        count(*) FILTER (WHERE state IN ({failed}, {dead})), count(*) FILTER (WHERE outcome <> 0 AND status_code = 429),
-        max(now) FILTER (WHERE outcome = 0),
-        array_agg(latency) FILTER (WHERE latency IS NOT NULL), array_agg(number) FILTER (WHERE outcome = 0)
+    SELECT destination_id, at, count(sent_at), count(*) FILTER (WHERE outcome = {outcome_delivered}), count(*) FILTER (WHERE outcome <> {outcome_delivered}),
+        count(*) FILTER (WHERE state IN ({failed}, {dead})), count(*) FILTER (WHERE outcome <> {outcome_delivered} AND status_code = 429),
+        max(now) FILTER (WHERE outcome = {outcome_delivered}),
+        array_agg(latency) FILTER (WHERE latency IS NOT NULL), array_agg(number) FILTER (WHERE outcome = {outcome_delivered})
     FROM (
         SELECT *, coalesce(sent_at, now) - coalesce(sent_at, now) % 10000000000 AS at FROM settled
     ) attempt GROUP BY destination_id, at

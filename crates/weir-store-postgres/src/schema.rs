@@ -133,7 +133,7 @@ mod tests {
     };
     use weir_store::{
         ActivityLog as _, ApiKeys as _, ClaimRequest, Counters as _, Destinations as _, EventFilter, History as _,
-        Ingest as _, Lists as _, NewEvent, Outbox as _, Processes as _, StateCounts, conformance,
+        Ingest as _, Lists as _, NewEvent, Outbox as _, Processes as _, RunDestinations as _, StateCounts, conformance,
     };
 
     use super::*;

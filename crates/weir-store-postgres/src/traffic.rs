@@ -75,22 +75,22 @@ pub(crate) const HEALTH: &str = sql!(
     OF_DESTINATION
 );
 
-pub(crate) const HISTOGRAMS: &str = "
-SELECT kind::bigint, value, CAST(sum(n) AS bigint) FROM (
+pub(crate) const HISTOGRAMS: &str = sql!(
+    "SELECT kind::bigint, value, CAST(sum(n) AS bigint) FROM (
     SELECT kind, value, n FROM traffic_histograms WHERE destination_id = $1 AND at >= $2
     UNION ALL
-    SELECT 0, unnest(latencies)::integer, 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2
+    SELECT {latency_histogram}, unnest(latencies)::integer, 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2
     UNION ALL
-    SELECT 1, unnest(attempts), 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2
-) recorded GROUP BY kind, value";
+    SELECT {attempts_histogram}, unnest(attempts), 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2
+) recorded GROUP BY kind, value");
 
 /// $4 is the length of the buckets.
-pub(crate) const LATENCIES: &str = "
-SELECT at - at % $4, value, CAST(sum(n) AS bigint) FROM (
-    SELECT at, value, n FROM traffic_histograms WHERE destination_id = $1 AND at >= $2 AND at < $3 AND kind = 0
+pub(crate) const LATENCIES: &str = sql!(
+    "SELECT at - at % $4, value, CAST(sum(n) AS bigint) FROM (
+    SELECT at, value, n FROM traffic_histograms WHERE destination_id = $1 AND at >= $2 AND at < $3 AND kind = {latency_histogram}
     UNION ALL
     SELECT at, unnest(latencies)::integer, 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2 AND at < $3
-) recorded GROUP BY 1, 2";
+) recorded GROUP BY 1, 2");
 
 #[async_trait]
 impl TrafficLog for PostgresStore {

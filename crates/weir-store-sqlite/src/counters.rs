@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use weir_core::{DeliveryId, DestinationId, Timestamp, limit_key};
 use weir_store::{
-    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult,
+    CountChanges, Counters, DuePositions, FOLDED_AT_ONCE, POSITIONS_LOOKED_AT, StateCounts, StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -78,6 +78,17 @@ const DELETE_COUNTS: &str = "DELETE FROM count_changes WHERE rowid <= ?";
 const HAS_CHANGES: &str = "SELECT 1 FROM count_changes UNION ALL SELECT 1 FROM traffic_changes LIMIT 1";
 
 #[async_trait]
+impl CountChanges for SqliteStore {
+    async fn fold_changes(&self) -> StoreResult<u64> {
+        // Ask a reader first, so that an idle store does not write every second.
+        if fetch(&self.readers, HAS_CHANGES, Values::default(), |_| Ok(())).await?.is_empty() {
+            return Ok(0);
+        }
+        self.edit(Durable::No, |transaction| transaction.fold_changes()).await
+    }
+}
+
+#[async_trait]
 impl Counters for SqliteStore {
     async fn counts(&self, ids: &[DestinationId]) -> StoreResult<Vec<StateCounts>> {
         let mut found: HashMap<DestinationId, StateCounts> = HashMap::with_capacity(ids.len());
@@ -105,40 +116,32 @@ impl Counters for SqliteStore {
         Ok(ids.iter().map(|id| found.get(id).copied().flatten()).collect())
     }
 
-    async fn places(
+    async fn due_positions(
         &self,
         id: DestinationId,
         deliveries: &[DeliveryId],
         most: u32,
         now: Timestamp,
-    ) -> StoreResult<Places> {
-        let most = i64::from(most.min(PLACES_LOOKED_AT));
+    ) -> StoreResult<DuePositions> {
+        let most = i64::from(most.min(POSITIONS_LOOKED_AT));
         let (of_places, live_due) =
             if limit_key::is_of_key(id) { (&PLACES_OF_FLOW, LIVE_DUE_OF_FLOW) } else { (&PLACES, LIVE_DUE) };
-        let mut places = Places::default();
+        let mut positions = DuePositions::default();
         for part in deliveries.chunks(MAX_ROWS) {
             let mut values = Values::default();
             values.blob(id.as_bytes()).int(most).blob(id.as_bytes()).int(most);
             let (sql, values) = of_places.of(values, part, |values, delivery| {
                 values.blob(delivery.as_bytes());
             });
-            places.found.extend(fetch(&self.readers, sql, values, rows::place).await?);
+            positions.found.extend(fetch(&self.readers, sql, values, rows::due_position).await?);
         }
-        if places.found.values().any(|place| place.is_replay) {
+        if positions.found.values().any(|position| position.is_replay) {
             let mut values = Values::id(id.as_bytes());
             values.int(now.as_nanos()).int(most);
             let counted = fetch(&self.readers, live_due, values, |row| row.count(0)).await?;
-            places.live_due = counted.first().copied().unwrap_or(0);
+            positions.live_due = counted.first().copied().unwrap_or(0);
         }
-        Ok(places)
-    }
-
-    async fn fold_changes(&self) -> StoreResult<u64> {
-        // Ask a reader first, so that an idle store does not write every second.
-        if fetch(&self.readers, HAS_CHANGES, Values::default(), |_| Ok(())).await?.is_empty() {
-            return Ok(0);
-        }
-        self.edit(Durable::No, |transaction| transaction.fold_changes()).await
+        Ok(positions)
     }
 
     async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {

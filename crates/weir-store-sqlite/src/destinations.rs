@@ -12,8 +12,8 @@ use weir_sealing::Keyring;
 use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
-    LimitChange, NamedCreation, Page, PageRequest, Pause, StoreResult, destination_columns, edited_columns, first_id,
-    keyed_at, limit_steps,
+    LimitChange, NamedCreation, Page, PageRequest, Pause, RunDestinations, StoreResult, destination_columns,
+    edited_columns, first_id, keyed_at, limit_steps,
     rows::{self, Row as _, interval_code, limits_json},
     sql,
 };
@@ -27,6 +27,25 @@ use crate::{
     sql::{Values, execute, fetch, query},
     transaction::Transaction,
 };
+
+#[async_trait]
+impl RunDestinations for SqliteStore {
+    async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>> {
+        Ok(self.destinations.get_many(ids))
+    }
+
+    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
+        // After a power failure the breaker opens again.
+        self.edit(Durable::No, move |transaction| {
+            changes.iter().map(|change| transaction.change_breaker(change)).collect()
+        })
+        .await
+    }
+
+    async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
+        Ok(fetch(&self.readers, LIMIT_CHANGES, Values::id(id.as_bytes()), rows::limit_change).await?)
+    }
+}
 
 #[async_trait]
 impl Destinations for SqliteStore {
@@ -71,10 +90,6 @@ impl Destinations for SqliteStore {
         Ok(self.destinations.get(id))
     }
 
-    async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>> {
-        Ok(self.destinations.get_many(ids))
-    }
-
     async fn list_destinations(
         &self,
         filter: &DestinationFilter,
@@ -104,14 +119,6 @@ impl Destinations for SqliteStore {
         // After a power failure one `Retry-After` is ignored.
         self.edit(Durable::No, move |transaction| holds.iter().try_for_each(|hold| transaction.hold_destination(hold)))
             .await
-    }
-
-    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
-        // After a power failure the breaker opens again.
-        self.edit(Durable::No, move |transaction| {
-            changes.iter().map(|change| transaction.change_breaker(change)).collect()
-        })
-        .await
     }
 
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
@@ -155,10 +162,6 @@ impl Destinations for SqliteStore {
         let edited =
             |position: EditPosition| EditedDestination { position, destination: self.destinations.get(position.id) };
         Ok(positions.into_iter().map(edited).collect())
-    }
-
-    async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
-        Ok(fetch(&self.readers, LIMIT_CHANGES, Values::id(id.as_bytes()), rows::limit_change).await?)
     }
 }
 

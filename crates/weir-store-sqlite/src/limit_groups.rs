@@ -82,20 +82,6 @@ impl LimitGroups for SqliteStore {
         Ok(all.into_iter().collect())
     }
 
-    async fn limit_groups_edited_after(
-        &self,
-        after: (Timestamp, LimitGroupId),
-        limit: u32,
-    ) -> StoreResult<Vec<Arc<LimitGroup>>> {
-        let mut values = Values::default();
-        values.int(after.0.as_nanos()).blob(after.1.as_bytes()).int(limit.into());
-        let sql = format!(
-            "SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups WHERE (updated_at, id) > (?, ?)
-             ORDER BY updated_at, id LIMIT +?"
-        );
-        Ok(fetch(&self.readers, sql, values, read).await?)
-    }
-
     async fn homes_left(&self, id: DestinationId, updated_at: Timestamp, closed: &[Home]) -> StoreResult<()> {
         let closed = closed.to_vec();
         self.edit(Durable::Yes, move |transaction| {
@@ -166,6 +152,20 @@ impl LimitGroupEdits for SqliteStore {
 
     async fn limit_group_changes(&self, id: LimitGroupId) -> StoreResult<Vec<LimitChange>> {
         Ok(fetch(&self.readers, LIMIT_CHANGES, Values::id(id.as_bytes()), rows::limit_change).await?)
+    }
+
+    async fn limit_groups_edited_after(
+        &self,
+        after: (Timestamp, LimitGroupId),
+        limit: u32,
+    ) -> StoreResult<Vec<Arc<LimitGroup>>> {
+        let mut values = Values::default();
+        values.int(after.0.as_nanos()).blob(after.1.as_bytes()).int(limit.into());
+        let sql = format!(
+            "SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups WHERE (updated_at, id) > (?, ?)
+             ORDER BY updated_at, id LIMIT +?"
+        );
+        Ok(fetch(&self.readers, sql, values, read).await?)
     }
 }
 

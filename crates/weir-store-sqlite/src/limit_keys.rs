@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DestinationId, LimitKey, Timestamp};
 use weir_store::{
-    DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklogs, KeyCounts, LimitKeys, StoreResult,
+    DueDestination, FlowKey, Flows, KEYS_LOOKED_AT, KeyBacklogs, KeyCounts, LimitKeys, StoreResult,
     rows::{self, Row as _},
     sql,
 };
@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[async_trait]
-impl LimitKeys for SqliteStore {
+impl Flows for SqliteStore {
     async fn flow_keys(&self, flows: &[DestinationId]) -> StoreResult<Vec<Option<FlowKey>>> {
         let mut found: HashMap<DestinationId, FlowKey> = HashMap::with_capacity(flows.len());
         for part in flows.chunks(MAX_ROWS) {
@@ -36,7 +36,10 @@ impl LimitKeys for SqliteStore {
     ) -> StoreResult<Vec<DueDestination>> {
         self.due(DUE_FLOWS, before, after, limit).await
     }
+}
 
+#[async_trait]
+impl LimitKeys for SqliteStore {
     async fn key_backlogs(&self, id: DestinationId, search: Option<&str>, limit: u32) -> StoreResult<KeyBacklogs> {
         let mut values = Values::id(id.as_bytes());
         // One more row shows that there are more.

@@ -88,27 +88,29 @@ pub(crate) const HEALTH: &str = sql!(
     OF_DESTINATION
 );
 
-pub(crate) const HISTOGRAMS: &str = "
-SELECT kind, value, sum(n) FROM (
+pub(crate) const HISTOGRAMS: &str = sql!(
+    "SELECT kind, value, sum(n) FROM (
     SELECT kind, value, n FROM traffic_histograms INDEXED BY traffic_histograms_of_destination
     WHERE destination_id = ?1 AND at >= ?2
     UNION ALL
-    SELECT 0, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.latencies) j
+    SELECT {latency_histogram}, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.latencies) j
     WHERE c.destination_id = ?1 AND c.at >= ?2
     UNION ALL
-    SELECT 1, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.attempts) j
+    SELECT {attempts_histogram}, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.attempts) j
     WHERE c.destination_id = ?1 AND c.at >= ?2
-) GROUP BY kind, value";
+) GROUP BY kind, value"
+);
 
 /// ?4 is the length of the buckets.
-pub(crate) const LATENCIES: &str = "
-SELECT at - at % ?4, value, sum(n) FROM (
+pub(crate) const LATENCIES: &str = sql!(
+    "SELECT at - at % ?4, value, sum(n) FROM (
     SELECT at, value, n FROM traffic_histograms INDEXED BY traffic_histograms_of_destination
-    WHERE destination_id = ?1 AND at >= ?2 AND at < ?3 AND kind = 0
+    WHERE destination_id = ?1 AND at >= ?2 AND at < ?3 AND kind = {latency_histogram}
     UNION ALL
     SELECT c.at, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.latencies) j
     WHERE c.destination_id = ?1 AND c.at >= ?2 AND c.at < ?3
-) GROUP BY 1, 2";
+) GROUP BY 1, 2"
+);
 
 /// Adds inserted traffic to a stored bucket.
 const ADD_TRAFFIC: &str = "INSERT INTO traffic AS t (at, destination_id, {traffic_columns}) {added}

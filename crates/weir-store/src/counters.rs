@@ -57,26 +57,34 @@ impl StateCounts {
     }
 }
 
-/// The place of a waiting delivery in the order of the claims of its destination.
+/// The position of a waiting delivery in the order of the claims of its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct DuePosition {
     /// Whether a replay sends it again: live deliveries are claimed apart from these.
     pub is_replay: bool,
     /// How many deliveries of the same part are due before it.
     pub ahead: u64,
 }
 
-/// The places of some waiting deliveries of one destination.
+/// The positions of some waiting deliveries of one destination.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Places {
+pub struct DuePositions {
     /// Without the deliveries that do not wait, and without those that are further back than was looked.
-    pub found: HashMap<DeliveryId, Place>,
+    pub found: HashMap<DeliveryId, DuePosition>,
     /// How many live deliveries are due, as far as was looked. Only counted if one of those found is of a replay.
     pub live_due: u64,
 }
 
-/// The most entries of the due index that one call of [`Counters::places`] reads of each part.
-pub const PLACES_LOOKED_AT: u32 = 10_000;
+/// The most entries of the due index that one call of [`Counters::positions`] reads of each part.
+pub const POSITIONS_LOOKED_AT: u32 = 10_000;
+
+/// The changes that are not in the totals yet.
+#[async_trait]
+pub trait CountChanges: Send + Sync {
+    /// Folds recorded changes into the totals. Returns how many rows of changes it folded: fewer than
+    /// [`FOLDED_AT_ONCE`] if none are left, or if another process folds. A fold changes no result of a read.
+    async fn fold_changes(&self) -> StoreResult<u64>;
+}
 
 #[async_trait]
 pub trait Counters: Send + Sync {
@@ -94,20 +102,16 @@ pub trait Counters: Send + Sync {
     /// became due, because a younger one that has been due for longer comes before it.
     async fn oldest_waiting(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>>;
 
-    /// The places of these deliveries among those that wait for the destination or for the flow of a limit key, in the order of
+    /// The positions of these deliveries among those that wait for the destination or for the flow of a limit key, in the order of
     /// claims. Looks at the first
-    /// `most` entries of the due index, at most [`PLACES_LOOKED_AT`], so the cost does not depend on the backlog.
-    async fn places(
+    /// `most` entries of the due index, at most [`POSITIONS_LOOKED_AT`], so the cost does not depend on the backlog.
+    async fn due_positions(
         &self,
         id: DestinationId,
         deliveries: &[DeliveryId],
         most: u32,
         now: Timestamp,
-    ) -> StoreResult<Places>;
-
-    /// Folds recorded changes into the totals. Returns how many rows of changes it folded: fewer than
-    /// [`FOLDED_AT_ONCE`] if none are left, or if another process folds. A fold changes no result of a read.
-    async fn fold_changes(&self) -> StoreResult<u64>;
+    ) -> StoreResult<DuePositions>;
 
     /// Counts the deliveries themselves, reading all of them: to check the counters.
     async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>>;

@@ -311,8 +311,23 @@ impl NamedCreation {
     }
 }
 
+/// What runs read of destinations, and change.
 #[async_trait]
-pub trait Destinations: Send + Sync {
+pub trait RunDestinations: Send + Sync {
+    /// The current values of these destinations, in the same order; `None` for a deleted one. Must be cheap and must
+    /// see every committed edit, because the scheduler calls it before each run.
+    async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>>;
+
+    /// Opens or closes the breakers of destinations. For each: `false` if the destination is deleted, or its breaker
+    /// has another state than expected. A destination may be in the list once.
+    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>>;
+
+    /// Every change of a destination's limits, oldest first, including the initial limits. Kept after deletion.
+    async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>>;
+}
+
+#[async_trait]
+pub trait Destinations: RunDestinations {
     /// Sets the limits of destinations for later creations and events.
     fn limit_destinations(&self, limits: DestinationLimits);
 
@@ -338,10 +353,6 @@ pub trait Destinations: Send + Sync {
     /// The destination; `None` if it never existed or was deleted.
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>>;
 
-    /// The current values of these destinations, in the same order; `None` for a deleted one. Must be cheap and must
-    /// see every committed edit, because the scheduler calls it before each run.
-    async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>>;
-
     /// Newest first. A page may end before it is full and still have a next one.
     async fn list_destinations(
         &self,
@@ -366,10 +377,6 @@ pub trait Destinations: Send + Sync {
     /// once.
     async fn hold_destinations(&self, holds: Vec<Hold>) -> StoreResult<()>;
 
-    /// Opens or closes the breakers of destinations. For each: `false` if the destination is deleted, or its breaker
-    /// has another state than expected. A destination may be in the list once.
-    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>>;
-
     /// Deletes a destination. Its waiting deliveries become `cancelled`; the history stays. Deliveries in flight end by
     /// themselves, and a failed one is cancelled instead of retried. The version is compared in the same transaction.
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion>;
@@ -385,7 +392,4 @@ pub trait Destinations: Send + Sync {
 
     /// At most `limit` destinations whose last edit is after this position, in the order of their edits.
     async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>>;
-
-    /// Every change of a destination's limits, oldest first, including the initial limits. Kept after deletion.
-    async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>>;
 }

@@ -2,7 +2,7 @@
 //!
 //! The traits are split by their users: [`Destinations`], [`History`], [`ActivityLog`] and [`ApiKeys`] serve the API,
 //! [`Ingest`] the producer, [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the
-//! sweep, [`Results`] the worker, [`Replays`] the API, [`ReplaySteps`] the scheduler, [`Alerting`] the alerts, [`Counters`] and
+//! sweep, [`Results`] the worker, [`RunDestinations`] and [`Flows`] the runs, [`Replays`] the API, [`ReplaySteps`] the scheduler, [`Alerting`] the alerts, [`Counters`] and
 //! [`TrafficLog`] the overview and the charts, and [`Prune`] the retention. A backend implements all of them
 //! ([`Store`]) and passes the `conformance` suite.
 //!
@@ -87,12 +87,14 @@ pub use alerting::{Alerting, Condition, INSTALLATION, PaceWatch};
 pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
 pub use cost_watch::{CostWatch, limit_in_costs};
-pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
+pub use counters::{
+    CountChanges, Counters, DuePosition, DuePositions, FOLDED_AT_ONCE, POSITIONS_LOOKED_AT, StateCounts,
+};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
-    Destinations, EditPosition, EditedDestination, Hold, LimitChange, MAX_LEFT_HOMES, NamedCreation, Pause, keyed_at,
-    later_than, limit_steps,
+    Destinations, EditPosition, EditedDestination, Hold, LimitChange, MAX_LEFT_HOMES, NamedCreation, Pause,
+    RunDestinations, keyed_at, later_than, limit_steps,
 };
 pub use directory::{Directory, Matches, TenantDestinations};
 pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, discard};
@@ -112,7 +114,7 @@ pub use limit_groups::{
     GroupChange, GroupDeletion, LimitGroupEdits, LimitGroups, MAX_GROUPS, Membership, joins, page_of_groups,
     tenant_code,
 };
-pub use limit_keys::{FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, KeyCounts, LimitKeys};
+pub use limit_keys::{FlowKey, Flows, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, KeyCounts, LimitKeys};
 pub use list_statements::{DISCARDS_COUNTED, ListStatements, Lists};
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
@@ -156,9 +158,11 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + LimitGroups + LimitKeys + Outbox + Paces + ReplaySteps + ReservedSlots;
+    RunStore: Flows + LimitGroups + Outbox + Paces + ReplaySteps + ReservedSlots + RunDestinations;
+    /// For edits whose announcement was lost.
+    EditStore: Destinations + LimitGroupEdits;
     /// For the sweep.
-    SweepStore: LimitKeys + MessageGroups + Outbox;
+    SweepStore: Flows + MessageGroups + Outbox;
     /// For attempts and their results.
     WorkerStore: Destinations + History + Outbox + Processes + Results;
     /// For the supervision of processes.
@@ -178,7 +182,7 @@ bundles! {
         + ReservedSlots;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
-        + DeadLetterStore + ApiKeys + Counters + EventTypes + LimitGroupEdits + Lists + Replays + Shedding;
+        + DeadLetterStore + EditStore + ApiKeys + CountChanges + Counters + EventTypes + Lists + Replays + Shedding;
 }
 
 /// A store, shared.

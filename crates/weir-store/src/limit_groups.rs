@@ -71,13 +71,6 @@ pub trait LimitGroups: Send + Sync {
     /// members at any time since then, deleted ones included. Each is there once.
     async fn group_senders(&self, id: LimitGroupId, since: Timestamp) -> StoreResult<Vec<DestinationId>>;
 
-    /// At most `limit` groups whose last edit is after this one, in the order of their edits.
-    async fn limit_groups_edited_after(
-        &self,
-        after: (Timestamp, LimitGroupId),
-        limit: u32,
-    ) -> StoreResult<Vec<Arc<LimitGroup>>>;
-
     /// Forgets homes that are closed: no permit of them gets a slot any more. Only if the destination still has this
     /// `updated_at`, because a later edit may have left one of them again. Does not change it.
     async fn homes_left(&self, id: DestinationId, updated_at: Timestamp, closed: &[Home]) -> StoreResult<()>;
@@ -114,6 +107,13 @@ pub trait LimitGroupEdits: LimitGroups {
 
     /// Every change of a group's limits, oldest first, including the initial limits.
     async fn limit_group_changes(&self, id: LimitGroupId) -> StoreResult<Vec<LimitChange>>;
+
+    /// At most `limit` groups whose last edit is after this one, in the order of their edits.
+    async fn limit_groups_edited_after(
+        &self,
+        after: (Timestamp, LimitGroupId),
+        limit: u32,
+    ) -> StoreResult<Vec<Arc<LimitGroup>>>;
 }
 
 /// The page of a window of [`SCANNED_AT_MOST`] groups.

@@ -54,8 +54,9 @@ impl KeyCounts {
     }
 }
 
+/// Flows with limit keys, as runs and the sweep see them.
 #[async_trait]
-pub trait LimitKeys: Send + Sync {
+pub trait Flows: Send + Sync {
     /// What these flows are, in the order of the request: from any delivery of each. `None` for a flow without one.
     async fn flow_keys(&self, flows: &[DestinationId]) -> StoreResult<Vec<Option<FlowKey>>>;
 
@@ -67,7 +68,10 @@ pub trait LimitKeys: Send + Sync {
         after: Option<DestinationId>,
         limit: u32,
     ) -> StoreResult<Vec<DueDestination>>;
+}
 
+#[async_trait]
+pub trait LimitKeys: Flows {
     /// The keys of a destination with a backlog, at most `limit`, the longest backlog first; with `search` those that contain
     /// this text.
     async fn key_backlogs(&self, id: DestinationId, search: Option<&str>, limit: u32) -> StoreResult<KeyBacklogs>;

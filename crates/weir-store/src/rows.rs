@@ -49,7 +49,7 @@ pub use self::{
     },
 };
 use crate::{
-    Arrivals, DueDestination, FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, KeyCounts, MessageGroup, Place,
+    Arrivals, DueDestination, DuePosition, FlowKey, KEYS_LOOKED_AT, KeyBacklog, KeyBacklogs, KeyCounts, MessageGroup,
     SendHistory, SentCounts,
 };
 
@@ -234,8 +234,8 @@ pub fn arrivals<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Arrivals, E> {
 }
 
 /// From three columns: the delivery, whether it is of a replay, and how many are ahead of it.
-pub fn place<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DeliveryId, Place), E> {
-    Ok((row.delivery_id(0)?, Place { is_replay: row.flag(1)?, ahead: row.count(2)? }))
+pub fn due_position<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DeliveryId, DuePosition), E> {
+    Ok((row.delivery_id(0)?, DuePosition { is_replay: row.flag(1)?, ahead: row.count(2)? }))
 }
 
 /// From two columns: the destination and the ordering key.

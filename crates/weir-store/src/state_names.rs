@@ -1,5 +1,6 @@
-//! The names in statements. The tables have the states of deliveries and the phases of replays as numbers
-//! ([`state_code`](crate::rows::state_code), [`phase_code`](crate::rows::phase_code)), and [`sql!`](crate::sql) writes
+//! The names in statements. The tables have the states of deliveries, the phases of replays and the outcomes of attempts as
+//! numbers ([`state_code`](crate::rows::state_code), [`phase_code`](crate::rows::phase_code),
+//! [`outcome_code`](crate::rows::outcome_code)), and [`sql!`](crate::sql) writes
 //! the number where a statement has the name. Statements that differ in a few places are one text with names of their own.
 
 use crate::rows::{counters, reservations, traffic};
@@ -8,7 +9,8 @@ use crate::rows::{counters, reservations, traffic};
 pub type Names = &'static [(&'static str, &'static str)];
 
 /// The names that every statement may use. `waiting` are the states of a delivery that waits, as a list; `moving` and the
-/// names after it are phases of a replay, and `open_replay` are those of one that has steps left. `end_of_time` is
+/// names after it are phases of a replay, and `open_replay` are those of one that has steps left. The names of
+/// outcomes are those of attempts, and those of histograms are kinds of rows of traffic. `end_of_time` is
 /// [`BEHIND`](weir_core::order::BEHIND), the due time of a delivery behind the head of its message group. No other delivery
 /// is due then.
 pub const NAMES: Names = &[
@@ -26,6 +28,12 @@ pub const NAMES: Names = &[
     ("moved", "1"),
     ("cancelling", "3"),
     ("open_replay", "0, 1, 3"),
+    ("outcome_delivered", "0"),
+    ("outcome_retryable", "1"),
+    ("outcome_rejected", "2"),
+    ("outcome_unknown", "3"),
+    ("latency_histogram", "0"),
+    ("attempts_histogram", "1"),
     ("end_of_time", "9223372036854775807"),
     ("state_columns", counters::STATE_COLUMNS),
     ("summed_states", counters::SUMMED_STATES),
@@ -109,12 +117,12 @@ const fn text_of(named: &[u8], from: usize, names: &[Names]) -> (&'static [u8], 
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{DeliveryState, order::BEHIND};
+    use weir_core::{DeliveryState, delivery::AttemptOutcome, order::BEHIND};
 
     use super::*;
     use crate::{
-        ReplayPhase,
-        rows::{phase_code, state_code},
+        Histogram, ReplayPhase,
+        rows::{outcome_code, phase_code, state_code},
     };
 
     #[test]
@@ -134,6 +142,15 @@ mod tests {
         );
         let open = ReplayPhase::ALL.into_iter().filter(|phase| phase.is_open());
         assert_eq!(NAMES[13].1, open.map(|phase| phase_code(phase).to_string()).collect::<Vec<_>>().join(", "));
+    }
+
+    #[test]
+    fn every_outcome_and_histogram_has_its_number() {
+        let outcomes =
+            AttemptOutcome::ALL.map(|one| (format!("outcome_{}", <&str>::from(one)), outcome_code(one).to_string()));
+        assert_eq!(NAMES[14..18], outcomes.each_ref().map(|(name, number)| (&**name, &**number)));
+        let histograms = [Histogram::Latencies, Histogram::Attempts].map(|one| (one as i64).to_string());
+        assert_eq!(NAMES[18..20].iter().map(|(_, number)| *number).collect::<Vec<_>>(), histograms);
     }
 
     #[test]

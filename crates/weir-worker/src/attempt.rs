@@ -213,6 +213,27 @@ impl Attempter {
         AttemptEnd::Unused(permit.into())
     }
 
+    /// When to ask for the slot of a permit, the latest send start, and when the start lag begins.
+    fn slots<'a>(
+        &'a self,
+        permit: &'a Permit,
+        target: &DestinationTarget,
+        notes: &'a mut SlotNotes,
+    ) -> PermitSlots<'a> {
+        let of = &target.destination;
+        let limits = of.temporary.limits(&of.settings.rate_limits, self.clock.now());
+        PermitSlots {
+            attempter: self,
+            permit,
+            ask_ahead: AskAhead::new(&permit.delivery, &limits),
+            start_by: permit.delivery.expires_at - target.timeout(),
+            preparation: None,
+            slot: None,
+            notes,
+            lag_since: permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at)),
+        }
+    }
+
     /// `notes` becomes what the answers for the permit say.
     async fn send(
         &self,
@@ -221,26 +242,11 @@ impl Attempter {
         target: &DestinationTarget,
         notes: &mut SlotNotes,
     ) -> TransportResult {
-        // When to ask for the slot, the latest send start, and when the start lag begins.
-        let start_by = permit.delivery.expires_at - target.timeout();
-        let lag_since = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
-        let of = &target.destination;
-        let limits = of.temporary.limits(&of.settings.rate_limits, self.clock.now());
-        let ask_ahead = AskAhead::new(&permit.delivery, &limits);
-        let mut slots = PermitSlots {
-            attempter: self,
-            permit,
-            ask_ahead,
-            start_by,
-            preparation: None,
-            slot: None,
-            notes,
-            lag_since,
-        };
+        let mut slots = self.slots(permit, target, notes);
         // How long the permit took to get here, and how long the request for its slot will take.
         let handover = self.clock.now().since(permit.published_at).min(LONGEST_HANDOVER);
         let round_trip = self.queue.slot_round_trip();
-        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| ask_ahead.of(at, round_trip));
+        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| slots.ask_ahead.of(at, round_trip));
         // Leave an idle connection to others until it is needed. If none is idle, dial now.
         if expected_at > self.clock.now() && self.outbound.has_idle_connection(&target.target) {
             self.sleep_until(expected_at).await;
@@ -254,16 +260,7 @@ impl Attempter {
             let connecting_since = self.clock.now();
             let Checkout { connection, warm } = match self.outbound.connect(&target.target, &mut limit).await {
                 Ok(found) => found,
-                Err(NoConnection::Unreachable(unreachable)) => {
-                    return self.take_slot_for_failure(unreachable, limit.connecting(), &mut slots).await;
-                }
-                Err(NoConnection::Exhausted(what)) => {
-                    let destination = &target.destination.id;
-                    tracing::warn!(what, %destination, "could not connect; the permit goes back unsent");
-                    // A permit that is handed back at once would return at once and fail in the same way.
-                    tokio::time::sleep(EXHAUSTED_PAUSE).await;
-                    return TransportResult::Withdrawn;
-                }
+                Err(why) => return self.not_connected(why, target, limit.connecting(), &mut slots).await,
             };
             if !warm {
                 // The destination decides how long connecting takes.
@@ -288,17 +285,29 @@ impl Attempter {
                     // An idle connection may have been closed long ago, so it does not count.
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
-                        // A refusal by TLS says itself why.
-                        let unreachable = match unreachable.failure {
-                            Failure::Tls => unreachable,
-                            failure => {
-                                let error = "each connection was closed before the request could be sent".to_owned();
-                                Unreachable { failure, error }
-                            }
-                        };
+                        let unreachable = closed_each_time(unreachable);
                         return self.take_slot_for_failure(unreachable, limit.connecting(), &mut slots).await;
                     }
                 }
+            }
+        }
+    }
+
+    async fn not_connected(
+        &self,
+        why: NoConnection,
+        target: &DestinationTarget,
+        tried_for: Duration,
+        slots: &mut PermitSlots<'_>,
+    ) -> TransportResult {
+        match why {
+            NoConnection::Unreachable(unreachable) => self.take_slot_for_failure(unreachable, tried_for, slots).await,
+            NoConnection::Exhausted(what) => {
+                let destination = &target.destination.id;
+                tracing::warn!(what, %destination, "could not connect; the permit goes back unsent");
+                // A permit that is handed back at once would return at once and fail in the same way.
+                tokio::time::sleep(EXHAUSTED_PAUSE).await;
+                TransportResult::Withdrawn
             }
         }
     }
@@ -376,6 +385,16 @@ impl Attempter {
         }
         let kind = failure.map_or("answer", Failure::as_str);
         self.meters.observe(outcome, kind, event_created_at, sent.sent_at, sent.ended_at);
+    }
+}
+
+/// The failure of an attempt whose every connection was closed. A refusal by TLS says itself why.
+fn closed_each_time(last: Unreachable) -> Unreachable {
+    match last.failure {
+        Failure::Tls => last,
+        failure => {
+            Unreachable { failure, error: "each connection was closed before the request could be sent".to_owned() }
+        }
     }
 }
 

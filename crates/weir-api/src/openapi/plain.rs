@@ -56,7 +56,9 @@ const NEW_WORDS: [(&str, &[&str]); 9] = [
 
 /// Fields that may be null, and may also be absent from an answer, by schema. `*` stands for every field that may be
 /// null.
-const MAY_BE_ABSENT: [(&str, &str); 7] = [
+const MAY_BE_ABSENT: [(&str, &str); 9] = [
+    ("AlertData", "*"),
+    ("AlertThresholds", "*"),
     ("Body", "source"),
     ("DeliveryList", "count"),
     ("OverviewRow", "recent"),

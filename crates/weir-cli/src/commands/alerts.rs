@@ -1,9 +1,8 @@
 //! `weir alerts`: what is wrong now, the latest alerts, and their thresholds.
 
 use reqwest::Method;
-use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_api_types::{Event, OverviewRow};
+use weir_api_types::{ActiveAlert, AlertBacklog, AlertData, Event, OverviewRow};
 use weir_core::{
     Timestamp,
     alert::{AlertPolicy, BEHIND, CAUGHT_UP},
@@ -94,7 +93,7 @@ async fn wrong_now(call: &Call, tenant: Option<&str>) -> anyhow::Result<()> {
     if call.json {
         return output::print(&json::pretty(&rows.array()));
     }
-    let wrong: Vec<Wrong> = rows.read()?;
+    let wrong: Vec<ActiveAlert> = rows.read()?;
     let is_cut = rows.is_cut;
     show(call, wrong.into_iter().map(row).collect(), is_cut, tenant).await
 }
@@ -127,67 +126,28 @@ async fn show(call: &Call, rows: Vec<[Cell; 4]>, is_cut: bool, tenant: Option<&s
     output::show(&format!("{text}{latest}"), call.screen)
 }
 
-/// An alert that is true now.
-#[derive(Debug, Deserialize)]
-struct Wrong {
-    #[serde(rename = "type")]
-    alert_type: String,
-    destination_id: Option<String>,
-    destination_name: Option<String>,
-    limit_group_id: Option<String>,
-    limit_group_name: Option<String>,
-    tenant: String,
-    #[serde(default)]
-    data: Said,
-}
-
-/// What an alert says. Each type has some of the fields.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Said {
-    destination_id: String,
-    limit_group_id: String,
-    name: String,
-    members: u64,
-    reasons: Vec<String>,
-    backlog: Backlog,
-    reason: String,
-    new: u64,
-    dead_letters: u64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Backlog {
-    waiting: u64,
-    oldest_age_s: f64,
-    drain_eta_s: Option<f64>,
-}
-
-impl Said {
-    fn text(&self, alert_type: &str) -> String {
-        let Backlog { waiting, oldest_age_s, drain_eta_s } = self.backlog;
-        let waits = count(waiting, "delivery waits", "deliveries wait");
-        let waits = match self.members {
-            0 => waits,
-            members => format!("{waits} at {}", count(members, "member", "members")),
-        };
-        match alert_type {
-            "weir.backlog.high" | BEHIND => {
-                let late = self.reasons.iter().any(|reason| reason == "drain_beyond_ttl");
-                let drained =
-                    drain_eta_s.map_or_else(|| "never drained".to_owned(), |eta| format!("drained in {}", span_s(eta)));
-                let late = if late { format!("; some expire before: {drained}") } else { String::new() };
-                format!("{waits}, the oldest for {}{late}", span_s(oldest_age_s))
-            }
-            "weir.backlog.cleared" | CAUGHT_UP => waits,
-            "weir.delivery.dead" => {
-                let new = if self.new > 0 { format!("{} new, ", self.new) } else { String::new() };
-                format!("{new}{} in all", count(self.dead_letters, "dead letter", "dead letters"))
-            }
-            _ if self.reason.is_empty() => NONE.to_owned(),
-            _ => self.reason.clone(),
+/// What an alert says, in words.
+fn text(alert_type: &str, data: &AlertData) -> String {
+    let AlertBacklog { waiting, oldest_age_s, drain_eta_s } = data.backlog.unwrap_or_default();
+    let waits = count(waiting, "delivery waits", "deliveries wait");
+    let waits = match data.members {
+        None | Some(0) => waits,
+        Some(members) => format!("{waits} at {}", count(members, "member", "members")),
+    };
+    match alert_type {
+        "weir.backlog.high" | BEHIND => {
+            let late = data.reasons.iter().flatten().any(|reason| reason == "drain_beyond_ttl");
+            let drained = drain_eta_s
+                .map_or_else(|| "never drained".to_owned(), |eta| format!("drained in {}", span_s(eta as f64)));
+            let late = if late { format!("; some expire before: {drained}") } else { String::new() };
+            format!("{waits}, the oldest for {}{late}", span_s(oldest_age_s as f64))
         }
+        "weir.backlog.cleared" | CAUGHT_UP => waits,
+        "weir.delivery.dead" => {
+            let new = data.new.filter(|new| *new > 0).map_or_else(String::new, |new| format!("{new} new, "));
+            format!("{new}{} in all", count(data.dead_letters.unwrap_or_default(), "dead letter", "dead letters"))
+        }
+        _ => or_none(data.reason.clone().filter(|reason| !reason.is_empty())),
     }
 }
 
@@ -224,11 +184,11 @@ pub(super) fn table() -> Table<4> {
     ])
 }
 
-fn row(wrong: Wrong) -> [Cell; 4] {
+fn row(wrong: ActiveAlert) -> [Cell; 4] {
     let (words, tone) = in_words(&wrong.alert_type);
     let name = wrong.limit_group_name.or(wrong.destination_name).filter(|name| !name.is_empty());
     let name = name.or(wrong.limit_group_id).or(wrong.destination_id);
-    [Cell::toned(&words, tone), or_none(name).into(), wrong.data.text(&wrong.alert_type).into(), wrong.tenant.into()]
+    [Cell::toned(&words, tone), or_none(name).into(), text(&wrong.alert_type, &wrong.data).into(), wrong.tenant.into()]
 }
 
 fn is_wrong(row: &OverviewRow) -> bool {
@@ -270,11 +230,9 @@ pub(super) fn latest_table() -> Table<4> {
 
 pub(super) fn latest_row(event: Event, now: Timestamp) -> [Cell; 4] {
     let (words, tone) = in_words(&event.event_type);
-    let said: Said = event.data.and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or_default();
-    let id = if said.limit_group_id.is_empty() { &said.destination_id } else { &said.limit_group_id };
-    let name = if said.name.is_empty() { id.clone() } else { said.name.clone() };
-    let detail = said.text(&event.event_type);
-    let name = or_none(Some(name).filter(|name| !name.is_empty()));
+    let data: AlertData = event.data.and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or_default();
+    let detail = text(&event.event_type, &data);
+    let name = or_none(data.name.filter(|name| !name.is_empty()).or(data.limit_group_id).or(data.destination_id));
     [age(event.created_at, now).into(), Cell::toned(&words, tone), name.into(), detail.into()]
 }
 
@@ -292,7 +250,7 @@ mod tests {
             });
             table().with([row(serde_json::from_value(wrong).unwrap())]).render(Screen::PLAIN)
         };
-        let backlog = json!({"backlog": {"waiting": 7, "oldest_age_s": 90.0}, "reasons": ["drain_beyond_ttl"]});
+        let backlog = json!({"backlog": {"waiting": 7, "oldest_age_s": 90}, "reasons": ["drain_beyond_ttl"]});
         let high = text("weir.backlog.high", backlog);
         for part in ["backlog high", "dst_1", "7 deliveries wait, the oldest for 1m; some expire before: never drained"]
         {
@@ -301,7 +259,7 @@ mod tests {
         let group = json!({
             "type": BEHIND, "destination_id": null, "destination_name": null, "limit_group_id": "lgr_1",
             "limit_group_name": "partner", "tenant": "*",
-            "data": {"members": 3, "backlog": {"waiting": 7, "oldest_age_s": 90.0}, "reasons": ["drain_beyond_ttl"]},
+            "data": {"members": 3, "backlog": {"waiting": 7, "oldest_age_s": 90}, "reasons": ["drain_beyond_ttl"]},
         });
         let group = table().with([row(serde_json::from_value(group).unwrap())]).render(Screen::PLAIN);
         for part in ["limit group behind", "partner", "7 deliveries wait at 3 members, the oldest for 1m"] {

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use reqwest::Method;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use weir_api_types::{
     Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Event, FilterTried, Override,
     Purged, Secret,
@@ -19,7 +19,10 @@ use super::{
 };
 use crate::{
     exit::Misuse,
-    flags::destinations::{AdaptiveFlags, Changes, DestinationCommand as Command, TlsFiles},
+    flags::{
+        api::Consent,
+        destinations::{AdaptiveFlags, Changes, DestinationCommand as Command, TlsFiles},
+    },
     output::{
         self,
         table::{Cell, Column, Table},
@@ -36,31 +39,9 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::Show(one) => show(call, &one.destination).await,
         Command::Create { url, tenant, paused, changes } => {
-            let mut body = body(&changes, "create")?;
-            name_group(call, &mut body).await?;
-            body.extend(fields(&serde_json::json!({"url": url, "tenant": tenant}))?);
-            if paused {
-                body.insert("paused".to_owned(), true.into());
-            }
-            let created = call.client.post(&LIST, Some(&Value::Object(body).to_string())).await?;
-            call.print(&created, |CreatedDestination { destination, secret }| {
-                format!("Created {}.\nIts secret: {secret}", destination.label())
-            })
+            create(call, json!({"url": url, "tenant": tenant}), paused, &changes).await
         }
-        Command::Edit { one, url, changes } => {
-            let mut body = body(&changes, "edit")?;
-            name_group(call, &mut body).await?;
-            body.extend(fields(&serde_json::json!({"url": url}))?);
-            if body.is_empty() {
-                return Err(
-                    Misuse("nothing to edit: give at least one setting, such as --limit 10/second".into()).into()
-                );
-            }
-            let edited = edit(call, &one.destination, body).await?;
-            call.print(&edited, |destination: Destination| {
-                format!("Edited {}. Its limits: {}.", destination.title(), destination.limits())
-            })
-        }
+        Command::Edit { one, url, changes } => change(call, &one.destination, url, &changes).await,
         Command::Pause(several) => set_paused(call, &several.destinations, true).await,
         Command::Resume(several) => set_paused(call, &several.destinations, false).await,
         Command::Release(several) => release(call, &several.destinations).await,
@@ -69,73 +50,25 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             if unlimited || !rate_limits.is_empty() {
                 body.insert("rate_limits".to_owned(), serde_json::to_value(rate_limits)?);
             }
-            body.extend(fields(&serde_json::json!({ "max_in_flight": max_in_flight }))?);
+            body.extend(fields(&json!({ "max_in_flight": max_in_flight }))?);
             lasts_for_a_while(call, &one.destination, "override", (!end).then_some(body)).await
         }
         Command::Hold { one, lasts, end } => {
             let body = lasting(&lasts)?;
             lasts_for_a_while(call, &one.destination, "hold", (!end).then_some(body)).await
         }
-        Command::Delete { several, consent } => {
-            for named in &several.destinations {
-                let (destination, answer) = find(call, named).await?;
-                let waiting = waiting(call, &destination.id).await?;
-                let question = format!("Delete {} and cancel {waiting} that wait?", destination.title());
-                confirm(consent, &question)?;
-                let path = ["v1", "destinations", &destination.id];
-                let etag = answer.etag.as_deref();
-                call.client.send(Request { if_match: etag, ..Request::new(Method::DELETE, &path) }).await?;
-                call.say(&format!("Deleted {}.", destination.label()))?;
-            }
-            Ok(())
-        }
-        Command::Test(one) => {
-            let id = call.client.destination_id(&one.destination).await?;
-            let answer = call.client.post(&["v1", "destinations", &id, "test"], None).await?;
-            call.print(&answer, |DeliveryDetail { delivery, .. }| {
-                let waits = waits(delivery.waits_for.as_ref());
-                format!(
-                    "The delivery of the test event is {}: weir deliveries show {}{waits}",
-                    delivery.state, delivery.id
-                )
-            })
-        }
+        Command::Delete { several, consent } => delete(call, &several.destinations, consent).await,
+        Command::Test(one) => test(call, &one.destination).await,
         Command::TryFilter { one, data, event, filter } => {
-            let id = call.client.destination_id(&one.destination).await?;
             let data = match event {
                 Some(event) => call.client.get(&["v1", "events", &event], &Fields::new()).await?.read::<Event>()?.data,
                 None => data.map(|data| RawValue::from_string(data.to_string())).transpose()?,
             };
-            let body = serde_json::to_string(&serde_json::json!({"data": data, "filter": filter}))?;
-            let answer = call.client.post(&["v1", "destinations", &id, "filter", "try"], Some(&body)).await?;
-            call.print(&answer, |FilterTried { matches, conditions }| {
-                let mut lines = vec![match (matches, conditions.is_empty()) {
-                    (true, true) => "The event passes: there is no filter.".to_owned(),
-                    (true, false) => "The event passes the filter.".to_owned(),
-                    (false, _) => "The event does not pass the filter.".to_owned(),
-                }];
-                lines.extend(conditions.iter().map(|condition| {
-                    format!("  {} {}", if condition.holds { "holds" } else { "fails" }, condition.pointer)
-                }));
-                lines.join("\n")
-            })
+            try_filter(call, &one.destination, &serde_json::to_string(&json!({"data": data, "filter": filter}))?).await
         }
         Command::Purge { one, filter, dry_run, consent } => {
-            let (destination, _) = find(call, &one.destination).await?;
             let body = Value::Object(fields(&filter)?).to_string();
-            let counted = purge(call, &destination, &body, true).await?;
-            if dry_run {
-                return call.print(&counted, |Count { total }| {
-                    format!("{} would be cancelled.", count(total, "delivery", "deliveries"))
-                });
-            }
-            let Count { total } = counted.read()?;
-            let question = format!("Cancel {} to {}?", count(total, "delivery", "deliveries"), destination.title());
-            confirm(consent, &question)?;
-            let purged = purge(call, &destination, &body, false).await?;
-            call.print(&purged, |Purged { cancelled }| {
-                format!("Cancelled {}.", count(cancelled, "delivery", "deliveries"))
-            })
+            purge(call, &one.destination, &body, (!dry_run).then_some(consent)).await
         }
         Command::Secret(one) => {
             let id = call.client.destination_id(&one.destination).await?;
@@ -143,23 +76,10 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             call.print(&answer, secret_text)
         }
         Command::RotateSecret { one, overlap_s, secret_file, force, consent } => {
-            let (destination, answer) = find(call, &one.destination).await?;
             let secret = secret_file.map(|file| read_file(&file, "--secret-file")).transpose()?;
-            let mut question = format!("Replace the secret of {}?", destination.title());
-            if let Some(until) = destination.previous_secret_valid_until.as_ref() {
-                question = format!("{question} Its previous secret signs until {until}, and would sign no more.");
-            }
-            // `--yes` alone does not drop a secret that still signs: the server refuses that without `force`.
-            let force = destination.previous_secret_valid_until.map(|_| force || !consent.yes);
-            confirm(consent, &question)?;
             let secret = secret.as_deref().map(str::trim);
-            let body = serde_json::json!({"overlap_s": overlap_s, "secret": secret, "force": force});
-            let body = Value::Object(fields(&body)?).to_string();
-            let path = ["v1", "destinations", &destination.id, "rotate-secret"];
-            // Only the version that the question was about.
-            let request =
-                Request { body: Some(&body), if_match: answer.etag.as_deref(), ..Request::new(Method::POST, &path) };
-            call.print(&call.client.send(request).await?, secret_text)
+            let body = json!({"overlap_s": overlap_s, "secret": secret});
+            rotate_secret(call, &one.destination, fields(&body)?, force, consent).await
         }
     }
 }
@@ -221,6 +141,73 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     lines.extend(settings::certificate_lines(&destination.tls_certificates));
     lines.extend(settings::backlog_lines(&backlog));
     output::show(&format!("{}\n{}", destination.title(), settings::render(&lines, call.screen)), call.screen)
+}
+
+/// `named`: its URL and its tenant.
+async fn create(call: &Call, named: Value, paused: bool, changes: &Changes) -> anyhow::Result<()> {
+    let mut body = body(changes, "create")?;
+    name_group(call, &mut body).await?;
+    body.extend(fields(&named)?);
+    if paused {
+        body.insert("paused".to_owned(), true.into());
+    }
+    let created = call.client.post(&LIST, Some(&Value::Object(body).to_string())).await?;
+    call.print(&created, |CreatedDestination { destination, secret }| {
+        format!("Created {}.\nIts secret: {secret}", destination.label())
+    })
+}
+
+async fn change(call: &Call, named: &str, url: Option<String>, changes: &Changes) -> anyhow::Result<()> {
+    let mut body = body(changes, "edit")?;
+    name_group(call, &mut body).await?;
+    body.extend(fields(&json!({ "url": url }))?);
+    if body.is_empty() {
+        return Err(Misuse("nothing to edit: give at least one setting, such as --limit 10/second".into()).into());
+    }
+    let edited = edit(call, named, body).await?;
+    call.print(&edited, |destination: Destination| {
+        format!("Edited {}. Its limits: {}.", destination.title(), destination.limits())
+    })
+}
+
+async fn delete(call: &Call, named: &[String], consent: Consent) -> anyhow::Result<()> {
+    for named in named {
+        let (destination, answer) = find(call, named).await?;
+        let waiting = waiting(call, &destination.id).await?;
+        confirm(consent, &format!("Delete {} and cancel {waiting} that wait?", destination.title()))?;
+        let path = ["v1", "destinations", &destination.id];
+        let etag = answer.etag.as_deref();
+        call.client.send(Request { if_match: etag, ..Request::new(Method::DELETE, &path) }).await?;
+        call.say(&format!("Deleted {}.", destination.label()))?;
+    }
+    Ok(())
+}
+
+async fn test(call: &Call, named: &str) -> anyhow::Result<()> {
+    let id = call.client.destination_id(named).await?;
+    let answer = call.client.post(&["v1", "destinations", &id, "test"], None).await?;
+    call.print(&answer, |DeliveryDetail { delivery, .. }| {
+        let waits = waits(delivery.waits_for.as_ref());
+        format!("The delivery of the test event is {}: weir deliveries show {}{waits}", delivery.state, delivery.id)
+    })
+}
+
+async fn try_filter(call: &Call, named: &str, body: &str) -> anyhow::Result<()> {
+    let id = call.client.destination_id(named).await?;
+    let answer = call.client.post(&["v1", "destinations", &id, "filter", "try"], Some(body)).await?;
+    call.print(&answer, |FilterTried { matches, conditions }| {
+        let mut lines = vec![match (matches, conditions.is_empty()) {
+            (true, true) => "The event passes: there is no filter.".to_owned(),
+            (true, false) => "The event passes the filter.".to_owned(),
+            (false, _) => "The event does not pass the filter.".to_owned(),
+        }];
+        lines.extend(
+            conditions.iter().map(|condition| {
+                format!("  {} {}", if condition.holds { "holds" } else { "fails" }, condition.pointer)
+            }),
+        );
+        lines.join("\n")
+    })
 }
 
 /// The settings of the file, overridden by the flags.
@@ -350,11 +337,45 @@ async fn lasts_for_a_while(call: &Call, named: &str, what: &str, body: Option<Fi
     })
 }
 
-async fn purge(call: &Call, destination: &Destination, body: &str, dry_run: bool) -> anyhow::Result<Answer> {
+/// Cancels what waits. Without a `consent` it only counts.
+async fn purge(call: &Call, named: &str, body: &str, consent: Option<Consent>) -> anyhow::Result<()> {
+    let (destination, _) = find(call, named).await?;
     let path = ["v1", "destinations", &destination.id, "purge"];
-    let query = Fields::from_iter([("dry_run".to_owned(), dry_run.into())]);
-    let request = Request { body: Some(body), query: &query, ..Request::new(Method::POST, &path) };
-    call.client.send(request).await
+    let post = async |dry_run: bool| {
+        let query = Fields::from_iter([("dry_run".to_owned(), dry_run.into())]);
+        call.client.send(Request { body: Some(body), query: &query, ..Request::new(Method::POST, &path) }).await
+    };
+    let counted = post(true).await?;
+    let deliveries = |total| count(total, "delivery", "deliveries");
+    let Some(consent) = consent else {
+        return call.print(&counted, |Count { total }| format!("{} would be cancelled.", deliveries(total)));
+    };
+    let Count { total } = counted.read()?;
+    confirm(consent, &format!("Cancel {} to {}?", deliveries(total), destination.title()))?;
+    let purged = post(false).await?;
+    call.print(&purged, |Purged { cancelled }| format!("Cancelled {}.", deliveries(cancelled)))
+}
+
+async fn rotate_secret(
+    call: &Call,
+    named: &str,
+    mut body: Fields,
+    force: bool,
+    consent: Consent,
+) -> anyhow::Result<()> {
+    let (destination, answer) = find(call, named).await?;
+    let mut question = format!("Replace the secret of {}?", destination.title());
+    if let Some(until) = destination.previous_secret_valid_until.as_ref() {
+        question = format!("{question} Its previous secret signs until {until}, and would sign no more.");
+        // `--yes` alone does not drop a secret that still signs: the server refuses that without `force`.
+        body.insert("force".to_owned(), (force || !consent.yes).into());
+    }
+    confirm(consent, &question)?;
+    let body = Value::Object(body).to_string();
+    let path = ["v1", "destinations", &destination.id, "rotate-secret"];
+    // Only the version that the question was about.
+    let request = Request { body: Some(&body), if_match: answer.etag.as_deref(), ..Request::new(Method::POST, &path) };
+    call.print(&call.client.send(request).await?, secret_text)
 }
 
 fn secret_text(secret: Secret) -> String {

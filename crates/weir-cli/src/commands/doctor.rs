@@ -5,9 +5,11 @@
 
 pub(super) mod clocks;
 mod evidence;
+mod faults;
 mod finding;
 mod findings;
 mod groups;
+mod receivers;
 
 use serde::Serialize;
 

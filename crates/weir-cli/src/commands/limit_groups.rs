@@ -17,7 +17,7 @@ use super::{
 use crate::{
     commands::audit::{self, Audited},
     exit::{Exit, Misuse},
-    flags::limit_groups::LimitGroupCommand as Command,
+    flags::{api::Consent, limit_groups::LimitGroupCommand as Command},
     output::{
         self, Screen,
         table::{Cell, Column, Table},
@@ -59,20 +59,8 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<Exit> {
             call.print(&answer, |history: LimitGroupHistory| past(history, call.screen))
         }
         Command::Reserve { one, tenant, wait, cost } => {
-            let path = match (one.group.starts_with("lgr_"), tenant) {
-                (false, Some(tenant)) => vec![LIST[0], LIST[1], "by-name", &tenant, &one.group, "reservations"]
-                    .into_iter()
-                    .map(str::to_owned)
-                    .collect(),
-                _ => reservations_of(call, &one.group).await?,
-            };
             let wait_ms = wait.map(|wait| u64::try_from(wait.0.as_millis()).unwrap_or(u64::MAX));
-            let body = Value::Object(fields(&json!({"wait_ms": wait_ms, "cost": cost}))?).to_string();
-            let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            let reserved = call.client.post(&path, Some(&body)).await?;
-            call.print(&reserved, |slot: ReservedSlot| {
-                format!("Start the call from {} until {} ({}).", slot.starts_at, slot.ends_at, slot.id)
-            })
+            reserve(call, &one.group, tenant, &fields(&json!({"wait_ms": wait_ms, "cost": cost}))?).await
         }
         Command::Reservations { one, page } => {
             let path = reservations_of(call, &one.group).await?;
@@ -107,15 +95,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<Exit> {
             if body.is_empty() {
                 return Err(Misuse("nothing to edit: give at least one flag, such as --limit 10/second".into()).into());
             }
-            let (group, read) = find(call, &one.group).await?;
-            let body = Value::Object(body).to_string();
-            let path = [LIST[0], LIST[1], &group.id];
-            let if_match = read.etag.as_deref();
-            let request = Request { body: Some(&body), if_match, ..Request::new(Method::PATCH, &path) };
-            let edited = call.client.send(request).await?;
-            call.print(&edited, |group: LimitGroup| {
-                format!("Edited {}. Its limits: {}.", group.name, limits_of(&group.rate_limits, None))
-            })
+            edit(call, &one.group, body).await
         }
         Command::Override { one, budget, unlimited, lasts, end } => {
             let mut body = lasting(&lasts)?;
@@ -129,16 +109,43 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<Exit> {
             let body = lasting(&lasts)?;
             lasts_for_a_while(call, &one.group, "hold", (!end).then_some(body)).await
         }
-        Command::Delete { one, consent } => {
-            let (group, read) = find(call, &one.group).await?;
-            confirm(consent, &format!("Delete the limit group {}?", group.name))?;
-            let path = [LIST[0], LIST[1], &group.id];
-            let if_match = read.etag.as_deref();
-            call.client.send(Request { if_match, ..Request::new(Method::DELETE, &path) }).await?;
-            call.say(&format!("Deleted {} ({}).", group.name, group.id))
-        }
+        Command::Delete { one, consent } => delete(call, &one.group, consent).await,
     };
     done.map(|()| Exit::Done)
+}
+
+async fn reserve(call: &Call, named: &str, tenant: Option<String>, body: &Fields) -> anyhow::Result<()> {
+    let path = match (named.starts_with("lgr_"), &tenant) {
+        (false, Some(tenant)) => [LIST[0], LIST[1], "by-name", tenant, named, "reservations"].map(str::to_owned).into(),
+        _ => reservations_of(call, named).await?,
+    };
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    let reserved = call.client.post(&path, Some(&serde_json::to_string(body)?)).await?;
+    call.print(&reserved, |slot: ReservedSlot| {
+        format!("Start the call from {} until {} ({}).", slot.starts_at, slot.ends_at, slot.id)
+    })
+}
+
+/// Edits the version that was just read: an edit that came between is not overwritten.
+async fn edit(call: &Call, named: &str, body: Fields) -> anyhow::Result<()> {
+    let (group, read) = find(call, named).await?;
+    let body = Value::Object(body).to_string();
+    let path = [LIST[0], LIST[1], &group.id];
+    let if_match = read.etag.as_deref();
+    let request = Request { body: Some(&body), if_match, ..Request::new(Method::PATCH, &path) };
+    let edited = call.client.send(request).await?;
+    call.print(&edited, |group: LimitGroup| {
+        format!("Edited {}. Its limits: {}.", group.name, limits_of(&group.rate_limits, None))
+    })
+}
+
+async fn delete(call: &Call, named: &str, consent: Consent) -> anyhow::Result<()> {
+    let (group, read) = find(call, named).await?;
+    confirm(consent, &format!("Delete the limit group {}?", group.name))?;
+    let path = [LIST[0], LIST[1], &group.id];
+    let if_match = read.etag.as_deref();
+    call.client.send(Request { if_match, ..Request::new(Method::DELETE, &path) }).await?;
+    call.say(&format!("Deleted {} ({}).", group.name, group.id))
 }
 
 async fn audit(call: &Call, named: &str, range: &Fields) -> anyhow::Result<Exit> {

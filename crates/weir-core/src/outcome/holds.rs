@@ -103,9 +103,9 @@ fn silent(status: u16, limits: &RateLimits, refusals: RefusalTrend) -> Option<(D
 /// A used-up quota that another answer than a refusal announces. It is an advice before anything has gone wrong, so it
 /// counts only where our own limits would exceed the quota.
 fn by_announcement(hints: &Hints, limits: &RateLimits) -> Option<(Duration, HoldReason, String)> {
-    let binding = hints.used_up.iter().filter(|used_up| is_lower(used_up, limits));
+    let lower = hints.used_up.iter().filter(|used_up| is_lower(used_up, limits));
     let hold = |used_up: &UsedUp| used_up.wait.delay.min(used_up.window.unwrap_or(MAX_HOLD)).min(MAX_HOLD);
-    let longest = binding.max_by_key(|used_up| hold(used_up))?;
+    let longest = lower.max_by_key(|used_up| hold(used_up))?;
     Some((hold(longest), HoldReason::QuotaUsedUp, longest.wait.header.clone()))
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Pattern(Vec<Piece>);
 #[derive(Clone, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    Place(Placeholder),
+    Placeholder(Placeholder),
 }
 
 impl Pattern {
@@ -64,7 +64,7 @@ impl Pattern {
             if !before.is_empty() {
                 pieces.push(Piece::Text(before.to_owned()));
             }
-            pieces.push(Piece::Place(known));
+            pieces.push(Piece::Placeholder(known));
             rest = after;
         }
         if !rest.is_empty() {
@@ -79,7 +79,7 @@ impl Pattern {
 
     /// How often a placeholder stands in the pattern.
     pub(super) fn count(&self, place: Placeholder) -> usize {
-        self.0.iter().filter(|piece| matches!(piece, Piece::Place(own) if *own == place)).count()
+        self.0.iter().filter(|piece| matches!(piece, Piece::Placeholder(own) if *own == place)).count()
     }
 
     pub(super) fn has(&self, place: Placeholder) -> bool {
@@ -88,7 +88,7 @@ impl Pattern {
 
     /// Whether two placeholders stand side by side, so that nobody can tell where one value ends.
     pub(super) fn is_ambiguous(&self) -> bool {
-        self.0.windows(2).any(|pair| matches!(pair, [Piece::Place(_), Piece::Place(_)]))
+        self.0.windows(2).any(|pair| matches!(pair, [Piece::Placeholder(_), Piece::Placeholder(_)]))
     }
 
     /// Feeds the text, part after part, with the values of the placeholders.
@@ -96,7 +96,7 @@ impl Pattern {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => to(text.as_bytes()),
-                Piece::Place(place) => to(value(*place)),
+                Piece::Placeholder(place) => to(value(*place)),
             }
         }
     }
@@ -106,7 +106,7 @@ impl Pattern {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => to.push_str(text),
-                Piece::Place(place) => to.push_str(value(*place)),
+                Piece::Placeholder(place) => to.push_str(value(*place)),
             }
         }
     }
@@ -118,7 +118,7 @@ impl Pattern {
         let mut open = None;
         for piece in &self.0 {
             match piece {
-                Piece::Place(place) => open = Some(*place),
+                Piece::Placeholder(place) => open = Some(*place),
                 Piece::Text(literal) => match open.take() {
                     // A value ends where the text after it begins.
                     Some(place) => {
@@ -143,7 +143,7 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|piece| match piece {
             Piece::Text(text) => f.write_str(text),
-            Piece::Place(place) => f.write_str(place.as_str()),
+            Piece::Placeholder(place) => f.write_str(place.as_str()),
         })
     }
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use weir_api_types as types;
 
-use super::alert_texts::{AlertData, KINDS, Kind, kind_of, other_than_default};
+use super::alert_texts::{self, KINDS, Kind, kind_of, other_than_default};
 use crate::{
     client::{ApiPath, append},
     extend::extend,
@@ -86,7 +86,7 @@ extend! {
 
         /// What is wrong, in a sentence.
         fn text(&self) -> String {
-            serde_json::from_value::<AlertData>(self.data.clone()).unwrap_or_default().text(&self.alert_type)
+            alert_texts::text(&self.alert_type, &self.data)
         }
     }
 }

@@ -1,9 +1,7 @@
 //! What alerts say in words, those that are true now and those of the history. The texts of an alert and of the one that ends
 //! it say the same things.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
+use weir_api_types::{AlertBacklog, AlertData, AlertLimitKeys};
 use weir_core::destination::DEFAULT_TENANT;
 
 use crate::units::{Units as _, capitalised};
@@ -87,143 +85,97 @@ pub(super) fn other_than_default(tenant: &str) -> Option<&str> {
     (tenant != DEFAULT_TENANT && !tenant.is_empty()).then_some(tenant)
 }
 
-/// What an alert says. Each type has some of the fields.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct AlertData {
-    pub(super) destination_id: String,
-    pub(super) limit_group_id: String,
-    /// Of the destination or the group; `*`: of all.
-    pub(super) tenant: String,
-    /// The name of the destination or the group at that time.
-    pub(super) name: String,
-    reasons: Vec<String>,
-    thresholds: BTreeMap<String, f64>,
-    backlog: Backlog,
-    limit_keys: BoundKeys,
-    reason: String,
-    new: u64,
-    dead_letters: u64,
-    per_s: Option<f64>,
-    usual_per_s: f64,
-    members: u64,
-    never_drains: bool,
-    arrivals_per_s: f64,
-    sends_per_s: f64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Backlog {
-    waiting: u64,
-    oldest_age_s: f64,
-    drain_eta_s: Option<f64>,
-}
-
-/// The limit keys that wait for their own limits.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct BoundKeys {
-    named: Vec<String>,
-    more: u64,
-}
-
-impl BoundKeys {
-    /// A sentence, or nothing.
-    fn text(&self) -> String {
-        let quoted: Vec<_> = self.named.iter().map(|key| format!("“{key}”")).collect();
-        let (names, is_one) = (quoted.join(", "), quoted.len() == 1 && self.more == 0);
-        match (quoted.is_empty(), self.more) {
-            (true, _) => String::new(),
-            (_, 0) if is_one => format!(" The limit key {names} waits for its own limit."),
-            (_, 0) => format!(" The limit keys {names} wait for limits of their own."),
-            (_, more) => format!(" The limit keys {names} and {} more wait for limits of their own.", more.count()),
-        }
+/// The limit keys that wait for limits of their own: a sentence, or nothing.
+fn limit_keys(AlertLimitKeys { named, more }: &AlertLimitKeys) -> String {
+    let quoted: Vec<_> = named.iter().map(|key| format!("“{key}”")).collect();
+    let (names, is_one) = (quoted.join(", "), quoted.len() == 1 && *more == 0);
+    match (quoted.is_empty(), more) {
+        (true, _) => String::new(),
+        (_, 0) if is_one => format!(" The limit key {names} waits for its own limit."),
+        (_, 0) => format!(" The limit keys {names} wait for limits of their own."),
+        (_, more) => format!(" The limit keys {names} and {} more wait for limits of their own.", more.count()),
     }
 }
 
-impl AlertData {
-    /// What the alert of this type says, in a sentence.
-    pub(super) fn text(&self, event_type: &str) -> String {
-        let Self { backlog, reason, new, dead_letters, .. } = self;
-        match event_type {
-            "weir.backlog.high" => self.backlog(false) + &self.limit_keys.text(),
-            "weir.backlog.cleared" if backlog.waiting == 0 => "Nothing waits any more.".to_owned(),
-            "weir.backlog.cleared" => self.backlog(true),
-            "weir.limit_group.behind" => self.group(),
-            "weir.limit_group.caught_up" if backlog.waiting == 0 => "It holds no member back any more.".to_owned(),
-            "weir.limit_group.caught_up" => self.backlog(true),
-            "weir.breaker.closed" => "The breaker is closed: sends go on.".to_owned(),
-            "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
-            "weir.destination.accepting" => "The receiver accepts nearly all sends.".to_owned(),
-            "weir.destination.recovered" => "Weir sends to it again.".to_owned(),
-            "weir.installation.recovered" => "Weir sends to all destinations again.".to_owned(),
-            "weir.rate.lowered" => {
-                let (now, before) = (self.per_s.unwrap_or_default().per_s(), self.usual_per_s.per_s());
-                format!("The pace was lowered from {before} to {now}: {reason}.")
-            }
-            "weir.rate.restored" => match self.per_s {
-                Some(per_s) => format!("The pace is {} again.", per_s.per_s()),
-                None => "The pace is no longer adaptive.".to_owned(),
-            },
-            "weir.delivery.dead" if new == dead_letters => format!("{}.", counted(*new, "dead letter", "dead letters")),
-            "weir.delivery.dead" => {
-                format!("{}, {} in all.", counted(*new, "new dead letter", "new dead letters"), dead_letters.count())
-            }
-            _ if reason.is_empty() => String::new(),
-            _ => format!("{}.", capitalised(reason)),
+/// What the alert of this type says, in a sentence.
+pub(super) fn text(event_type: &str, data: &AlertData) -> String {
+    let waiting = data.backlog.unwrap_or_default().waiting;
+    let reason = data.reason.as_deref().unwrap_or_default();
+    match event_type {
+        "weir.backlog.high" => backlog(data, false) + &data.limit_keys.as_ref().map(limit_keys).unwrap_or_default(),
+        "weir.backlog.cleared" if waiting == 0 => "Nothing waits any more.".to_owned(),
+        "weir.backlog.cleared" => backlog(data, true),
+        "weir.limit_group.behind" => group(data),
+        "weir.limit_group.caught_up" if waiting == 0 => "It holds no member back any more.".to_owned(),
+        "weir.limit_group.caught_up" => backlog(data, true),
+        "weir.breaker.closed" => "The breaker is closed: sends go on.".to_owned(),
+        "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
+        "weir.destination.accepting" => "The receiver accepts nearly all sends.".to_owned(),
+        "weir.destination.recovered" => "Weir sends to it again.".to_owned(),
+        "weir.installation.recovered" => "Weir sends to all destinations again.".to_owned(),
+        "weir.rate.lowered" => {
+            let [now, before] = [data.per_s, data.usual_per_s].map(|rate| rate.unwrap_or_default().per_s());
+            format!("The pace was lowered from {before} to {now}: {reason}.")
         }
+        "weir.rate.restored" => match data.per_s {
+            Some(per_s) => format!("The pace is {} again.", per_s.per_s()),
+            None => "The pace is no longer adaptive.".to_owned(),
+        },
+        "weir.delivery.dead" => match (data.new.unwrap_or_default(), data.dead_letters.unwrap_or_default()) {
+            (new, all) if new == all => format!("{}.", counted(new, "dead letter", "dead letters")),
+            (new, all) => format!("{}, {} in all.", counted(new, "new dead letter", "new dead letters"), all.count()),
+        },
+        _ if reason.is_empty() => String::new(),
+        _ => format!("{}.", capitalised(reason)),
     }
+}
 
-    /// What a limit group holds back.
-    fn group(&self) -> String {
-        let members = counted(self.members, "member waits", "members wait");
-        let more = match self.never_drains {
-            true => format!(
-                " More arrives than it may send: {} against {} in the last minute.",
-                self.arrivals_per_s.per_s(),
-                self.sends_per_s.per_s()
-            ),
-            false => String::new(),
-        };
-        format!("{members} for it. {}{more}", self.backlog(false))
+/// What a limit group holds back.
+fn group(data: &AlertData) -> String {
+    let members = counted(data.members.unwrap_or_default(), "member waits", "members wait");
+    let [arrivals, sends] = [data.arrivals_per_s, data.sends_per_s].map(|rate| rate.unwrap_or_default().per_s());
+    let more = match data.never_drains {
+        Some(true) => format!(" More arrives than it may send: {arrivals} against {sends} in the last minute."),
+        _ => String::new(),
+    };
+    format!("{members} for it. {}{more}", backlog(data, false))
+}
+
+/// The measures of a backlog that were above their thresholds, and are no more if it has cleared.
+fn backlog(data: &AlertData, has_cleared: bool) -> String {
+    let AlertBacklog { waiting: count, oldest_age_s, drain_eta_s } = data.backlog.unwrap_or_default();
+    let thresholds = data.thresholds.unwrap_or_default();
+    let reasons = data.reasons.as_deref().unwrap_or_default();
+    let has = |reason: &str| reasons.iter().any(|given| given == reason);
+    let depth = thresholds.backlog_depth.map(|depth| threshold(u64::from(depth).count()));
+    // An alert of an earlier version names no measures.
+    let is_below = depth.is_some() || reasons.is_empty();
+    let mut text = match has_cleared {
+        true if is_below => format!("Only {} now", waiting(count)),
+        true => format!("{} now", capitalised(&waiting(count))),
+        false => capitalised(&waiting(count)),
+    };
+    text.push_str(&depth.unwrap_or_default());
+    if has("oldest_age_s") {
+        text.push_str(&format!(", the oldest for {}", (oldest_age_s as f64).seconds()));
+        text.push_str(&thresholds.oldest_age_s.map(|age| threshold(f64::from(age).seconds())).unwrap_or_default());
     }
-
-    /// The measures of a backlog that were above their thresholds, and are no more if it has cleared.
-    fn backlog(&self, has_cleared: bool) -> String {
-        let Self { backlog, reasons, .. } = self;
-        let has = |reason: &str| reasons.iter().any(|given| given == reason);
-        let depth = self.threshold("backlog_depth", |depth| (depth as u64).count().to_string());
-        // An alert of an earlier version names no measures.
-        let is_below = depth.is_some() || reasons.is_empty();
-        let mut text = match has_cleared {
-            true if is_below => format!("Only {} now", waiting(backlog.waiting)),
-            true => format!("{} now", capitalised(&waiting(backlog.waiting))),
-            false => capitalised(&waiting(backlog.waiting)),
-        };
-        text.push_str(&depth.unwrap_or_default());
-        if has("oldest_age_s") {
-            text.push_str(&format!(", the oldest for {}", backlog.oldest_age_s.seconds()));
-            text.push_str(&self.threshold("oldest_age_s", |age| age.seconds().to_string()).unwrap_or_default());
-        }
+    text.push('.');
+    // Of one that never drains, the text of the group says why.
+    if has("drain_beyond_ttl") && data.never_drains != Some(true) {
+        text.push_str(match has_cleared {
+            true => " The backlog drains before any of it expires",
+            false => " Some expire before the backlog drains",
+        });
+        text.push_str(&drain_eta_s.map_or_else(String::new, |eta| format!(" (in {})", (eta as f64).seconds())));
         text.push('.');
-        // Of one that never drains, the text of the group says why.
-        if has("drain_beyond_ttl") && !self.never_drains {
-            text.push_str(match has_cleared {
-                true => " The backlog drains before any of it expires",
-                false => " Some expire before the backlog drains",
-            });
-            text.push_str(&backlog.drain_eta_s.map_or_else(String::new, |eta| format!(" (in {})", eta.seconds())));
-            text.push('.');
-        }
-        text
     }
+    text
+}
 
-    /// The threshold of a measure that the alert names.
-    fn threshold(&self, measure: &str, in_words: impl Fn(f64) -> String) -> Option<String> {
-        let threshold = self.thresholds.get(measure)?;
-        Some(format!(" (the threshold is {})", in_words(*threshold)))
-    }
+/// The threshold of a measure.
+fn threshold(in_words: impl std::fmt::Display) -> String {
+    format!(" (the threshold is {in_words})")
 }
 
 fn counted(count: u64, one: &str, many: &str) -> String {
@@ -238,10 +190,8 @@ fn waiting(count: u64) -> String {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
-
     fn text(event_type: &str, data: Value) -> String {
-        serde_json::from_value::<AlertData>(data).unwrap().text(event_type)
+        super::text(event_type, &serde_json::from_value(data).unwrap())
     }
 
     #[test]

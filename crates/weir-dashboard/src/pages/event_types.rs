@@ -59,20 +59,20 @@ impl Form {
 struct ListPage {
     frame: Frame,
     page: List<EventType>,
-    place: Place,
+    query: ListQuery,
     form: Form,
 }
 
 impl ListPage {
     fn link(&self, cursor: &str) -> String {
         let mut link = format!("{}{PATH}", self.frame.base());
-        append(&mut link, "q", &self.place.q);
+        append(&mut link, "q", &self.query.q);
         append(&mut link, "cursor", cursor);
         link
     }
 
     fn first(&self) -> Option<String> {
-        (!self.place.cursor.is_empty()).then(|| self.link(""))
+        (!self.query.cursor.is_empty()).then(|| self.link(""))
     }
 
     fn next(&self) -> Option<String> {
@@ -97,21 +97,21 @@ impl TypePage {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Place {
+pub(crate) struct ListQuery {
     q: String,
     cursor: String,
 }
 
-pub(crate) async fn list(visit: Visit, Query(place): Query<Place>) -> Answered {
-    let page = read_list(&visit, place).await?;
+pub(crate) async fn list(visit: Visit, Query(query): Query<ListQuery>) -> Answered {
+    let page = read_list(&visit, query).await?;
     visit.page(&page)
 }
 
-async fn read_list(visit: &Visit, place: Place) -> Result<ListPage, Refusal> {
-    let path = ApiPath::of(["event-types"]).with("q", place.q.trim()).with("cursor", &place.cursor);
+async fn read_list(visit: &Visit, query: ListQuery) -> Result<ListPage, Refusal> {
+    let path = ApiPath::of(["event-types"]).with("q", query.q.trim()).with("cursor", &query.cursor);
     let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
     let form = Form::empty(&me);
-    Ok(ListPage { frame: visit.frame(me, Section::EventTypes, "Event types"), page, place, form })
+    Ok(ListPage { frame: visit.frame(me, Section::EventTypes, "Event types"), page, query, form })
 }
 
 pub(crate) async fn show(visit: Visit, Path(name): Path<String>) -> Answered {
@@ -145,7 +145,7 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
         faults.add("name", "Name", form.to_owned());
         faults
     };
-    let page = read_list(&visit, Place::default()).await?;
+    let page = read_list(&visit, ListQuery::default()).await?;
     let form = Form { typed: fields, faults, ..page.form };
     visit.page_with(StatusCode::UNPROCESSABLE_ENTITY, &ListPage { form, ..page })
 }

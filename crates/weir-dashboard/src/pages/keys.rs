@@ -75,12 +75,12 @@ impl KeysPage {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Place {
+pub(crate) struct ListQuery {
     cursor: String,
 }
 
-pub(crate) async fn show(visit: Visit, Query(place): Query<Place>) -> Answered {
-    let page = read(&visit, place.cursor).await?;
+pub(crate) async fn show(visit: Visit, Query(query): Query<ListQuery>) -> Answered {
+    let page = read(&visit, query.cursor).await?;
     visit.page(&page)
 }
 

@@ -139,7 +139,7 @@ struct Proof {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Place {
+pub(crate) struct ListQuery {
     cursor: String,
 }
 
@@ -147,19 +147,19 @@ fn api_path(id: &str) -> ApiPath {
     ApiPath::of(["limit-groups", id])
 }
 
-pub(crate) async fn list(visit: Visit, Query(place): Query<Place>) -> Answered {
-    let page = read_list(&visit, place).await?;
+pub(crate) async fn list(visit: Visit, Query(query): Query<ListQuery>) -> Answered {
+    let page = read_list(&visit, query).await?;
     visit.page(&page)
 }
 
-async fn read_list(visit: &Visit, place: Place) -> Result<ListPage, Refusal> {
-    let path = ApiPath::of(["limit-groups"]).with("cursor", &place.cursor);
+async fn read_list(visit: &Visit, query: ListQuery) -> Result<ListPage, Refusal> {
+    let path = ApiPath::of(["limit-groups"]).with("cursor", &query.cursor);
     let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
     let (may_for_all, may_change) = (may_change(&me, None), may_change(&me, Some("")));
     let tenants = me.tenants.clone();
     let frame = visit.frame(me, Section::LimitGroups, "Limit groups");
     let editor = Editor::of(None, String::new());
-    Ok(ListPage { frame, page, is_later: !place.cursor.is_empty(), may_change, may_for_all, tenants, editor })
+    Ok(ListPage { frame, page, is_later: !query.cursor.is_empty(), may_change, may_for_all, tenants, editor })
 }
 
 pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
@@ -177,7 +177,7 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
             visit.redirect(&format!("{PATH}/{}", made.id), Some(Flash::done(done)))
         }
         Err(refusal) if is_shown(&refusal) => {
-            let page = read_list(&visit, Place::default()).await?;
+            let page = read_list(&visit, ListQuery::default()).await?;
             let page = ListPage { editor: editor.refused(&refusal), ..page };
             visit.page_with(refusal.status, &page)
         }

@@ -1,10 +1,10 @@
 //! The most recent alerts: events that Weir itself makes about a destination or a limit group.
 
 use serde::Deserialize;
-use weir_api_types::List;
+use weir_api_types::{AlertData, List};
 use weir_core::{Timestamp, destination::ALL_TENANTS};
 
-use super::alert_texts::{AlertData, kind_of, other_than_default};
+use super::alert_texts::{self, kind_of, other_than_default};
 use crate::{
     client::ApiPath, example::Example, frame::Me, live_region::LiveRegion, names::Names, refusal::Refusal, visit::Visit,
 };
@@ -42,16 +42,20 @@ impl Alert {
         kind_of(&self.event_type).map_or("", |kind| kind.tone)
     }
 
+    fn own_name(&self) -> Option<&str> {
+        self.data.name.as_deref().filter(|name| !name.trim().is_empty())
+    }
+
     fn destination(&self) -> &str {
-        &self.data.destination_id
+        self.data.destination_id.as_deref().unwrap_or_default()
     }
 
     /// The page of what it is about, below the base.
     pub(super) fn link(&self) -> Option<String> {
-        match (&*self.data.limit_group_id, self.destination()) {
-            ("", "") => None,
-            ("", id) => Some(format!("destinations/{id}")),
-            (id, _) => Some(format!("limit-groups/{id}")),
+        match (&self.data.limit_group_id, &self.data.destination_id) {
+            (Some(id), _) => Some(format!("limit-groups/{id}")),
+            (None, Some(id)) => Some(format!("destinations/{id}")),
+            (None, None) => None,
         }
     }
 
@@ -62,12 +66,12 @@ impl Alert {
 
     /// The name of its destination at that time, or else how it is called now.
     pub(super) fn label(&self, names: &Names) -> String {
-        if self.data.name.trim().is_empty() { names.of(&self.data.destination_id) } else { self.data.name.clone() }
+        self.own_name().map_or_else(|| names.of(self.destination()), str::to_owned)
     }
 
     /// What it says, in a sentence.
     pub(super) fn text(&self) -> String {
-        self.data.text(&self.event_type)
+        alert_texts::text(&self.event_type, &self.data)
     }
 }
 
@@ -92,7 +96,7 @@ impl RecentAlerts {
         let mut alerts = page.data;
         alerts.retain(Alert::is_listed);
         alerts.truncate(SHOWN);
-        let unnamed = alerts.iter().filter(|alert| alert.data.name.trim().is_empty());
+        let unnamed = alerts.iter().filter(|alert| alert.own_name().is_none());
         let names = Names::read(visit, unnamed.map(Alert::destination)).await;
         let (base, example) = (visit.site.base.clone(), Example::new(visit, me));
         let fragment = format!("{base}/fragments/alerts");

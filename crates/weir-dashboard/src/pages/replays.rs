@@ -63,7 +63,7 @@ extend! {
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct ListQuery {
     #[serde(default)]
     cursor: String,
 }
@@ -153,13 +153,13 @@ async fn read_list(visit: &Visit, cursor: String) -> Result<ReplaysPage, Refusal
     Ok(ReplaysPage { frame, page, names, cursor, example })
 }
 
-pub(crate) async fn list(visit: Visit, Query(place): Query<Place>) -> Answered {
-    let page = read_list(&visit, place.cursor).await?;
+pub(crate) async fn list(visit: Visit, Query(query): Query<ListQuery>) -> Answered {
+    let page = read_list(&visit, query.cursor).await?;
     visit.page(&page)
 }
 
-pub(crate) async fn list_fragment(visit: Visit, Query(place): Query<Place>) -> Answered {
-    let table = ReplaysTable(read_list(&visit, place.cursor).await?);
+pub(crate) async fn list_fragment(visit: Visit, Query(query): Query<ListQuery>) -> Answered {
+    let table = ReplaysTable(read_list(&visit, query.cursor).await?);
     visit.fragment(&table)
 }
 

@@ -16,7 +16,7 @@ use std::{
 use weir_core::{
     DestinationId, IdMap, LimitGroup, LimitGroupId, Timestamp,
     breaker::Breaker,
-    plan::{self, Binding, CADENCE, MOST_AHEAD, Observed},
+    plan::{self, AllowanceReason, CADENCE, MOST_AHEAD, Observed},
     stall::Progress,
 };
 
@@ -248,19 +248,19 @@ impl Group {
         };
         let allowance = plan::allowance(&observed);
         // Weir does not see how long the calls of callers last, so `max_in_flight` is not theirs.
-        let of_callers = match allowance.binding {
-            Binding::InFlight => {
+        let of_callers = match allowance.reason {
+            AllowanceReason::InFlight => {
                 plan::allowance(&Observed { in_flight: 0, max_in_flight: UNLIMITED, ..observed }).allow
             }
             _ => 0,
         };
-        match allowance.binding {
-            Binding::InFlight => self.waits_for_room = Some(now + RUN_FALLBACK),
-            Binding::Batch => self.floor = now,
-            Binding::Slots | Binding::Suspended | Binding::Until(_) => {}
+        match allowance.reason {
+            AllowanceReason::InFlight => self.waits_for_room = Some(now + RUN_FALLBACK),
+            AllowanceReason::Batch => self.floor = now,
+            AllowanceReason::Slots | AllowanceReason::Suspended | AllowanceReason::Until(_) => {}
         }
         let mut allow = allowance.allow;
-        if hurried > 0 && allowance.binding == Binding::Slots {
+        if hurried > 0 && allowance.reason == AllowanceReason::Slots {
             // Their permits take slots for which others have permits already, which take the next ones. At most as many as
             // the next run may publish.
             let next = plan::allowance(&Observed { now: now + CADENCE, ..observed }).allow;

@@ -2,10 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use weir_api_types::AlertData;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     alert::{AlertPolicy, AlertRecord, GroupAlert},
-    alert_data::group_alert_data,
 };
 use weir_store::{
     AlertStore, GroupBacklog, GroupTraffic, Rates, RecentTraffic, StoreResult, TRAFFIC_BUCKET, tenant_code,
@@ -27,7 +27,7 @@ pub(super) fn alert_update(
     let GroupBacklog { group, status, record, version } = backlog;
     let mut events = Vec::new();
     let mut publish = |alert: &GroupAlert, recipients: Recipients| {
-        let data = group_alert_data(group, alert, status, policy, now);
+        let data = AlertData::of_group(group, alert, status, policy, now);
         let said = Said { event_type: alert.event_type(), about: group.id.to_string(), version: *version };
         events.extend(recipients.events(&said, tenant_code(group.tenant.as_deref()), &data, now));
     };

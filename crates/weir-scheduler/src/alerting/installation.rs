@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::{Value, json};
+use weir_api_types::AlertData;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     alert::AlertRecord,
@@ -82,12 +82,12 @@ fn tell<'s>(
 }
 
 /// What the alert says to a tenant: of its own destinations.
-fn data(outage: Option<Option<Outage>>, tenant: &str, counts: &HashMap<String, u64>) -> Value {
+fn data(outage: Option<Option<Outage>>, tenant: &str, counts: &HashMap<String, u64>) -> AlertData {
     let count = match tenant {
         ALL_TENANTS => counts.values().sum(),
         tenant => counts.get(tenant).copied().unwrap_or_default(),
     };
-    outage.flatten().map_or_else(|| json!({"tenant": ALL_TENANTS}), |outage| outage.data(ALL_TENANTS, count))
+    AlertData::of_outage(outage.flatten(), count)
 }
 
 /// How many destinations of each tenant the outage stalls. Read once for an alert.
@@ -134,9 +134,9 @@ mod tests {
         assert!(news(record, outage, &subscribers).is_none(), "it was told of");
         let counts = HashMap::from([(tenant.clone(), 99_000), ("acme".to_owned(), 903)]);
         let of_all = data(outage, ALL_TENANTS, &counts);
-        assert_eq!((&of_all["cause"], &of_all["destinations"]), (&json!("store_slow"), &json!(99_903)));
+        assert_eq!((of_all.cause.as_deref(), of_all.destinations), (Some("store_slow"), Some(99_903)));
         let reason = "the database does not answer, or answers slowly; 99000 destinations wait";
-        assert_eq!(data(outage, &tenant, &counts)["reason"], reason);
+        assert_eq!(data(outage, &tenant, &counts).reason.as_deref(), Some(reason));
 
         // It is over when none is stalled by it any more.
         report.late.retain(|_, late| late.fault == Fault::NotPublished);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use weir_api_types::AlertData;
 use weir_core::{
     Destination, DestinationId, EventId, LimitGroup, Timestamp,
     alert::{Alert, DEAD},
@@ -58,7 +58,7 @@ impl Recipients {
 
     /// The event of the tenant, which is in its history also without recipients, and the one for operators. They are two,
     /// because a key of the tenant sees the deliveries of its events, and those to operators are none of its business.
-    pub(super) fn events(self, said: &Said, tenant: &str, data: &Value, now: Timestamp) -> Vec<NewEvent> {
+    pub(super) fn events(self, said: &Said, tenant: &str, data: &AlertData, now: Timestamp) -> Vec<NewEvent> {
         let of_tenant = event(said, (tenant, self.of_tenant), data, now);
         let of_operators = (!self.operators.is_empty()).then(|| event(said, (ALL_TENANTS, self.operators), data, now));
         std::iter::once(of_tenant).chain(of_operators).collect()
@@ -77,7 +77,7 @@ pub(super) struct Said {
 pub(super) fn event(
     said: &Said,
     (tenant, recipients): (&str, Vec<DestinationId>),
-    data: &Value,
+    data: &AlertData,
     now: Timestamp,
 ) -> NewEvent {
     let &Said { event_type, ref about, version } = said;
@@ -93,7 +93,7 @@ pub(super) fn event(
         created_at: now,
         idempotency_key: Some(name),
         options: DeliveryOptions::default(),
-        body: EventBody::freeze(id, event_type, now, &data.to_string()),
+        body: EventBody::freeze(id, event_type, now, &serde_json::to_string(data).unwrap_or_default()),
         filtered: 0,
     };
     // Named recipients, because a destination gets no alert about itself.

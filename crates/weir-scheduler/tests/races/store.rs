@@ -11,18 +11,15 @@ use bytes::Bytes;
 use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, LimitGroup, LimitGroupId, LimitKey, Period, RateLimit, RateLimits,
     ReplayId, Timestamp,
-    activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     limit_group::Home,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    Arrivals, BreakerChange, ClaimRequest, ClaimedFlow, Claims, Created, Creation, Deletion, DestinationCounts,
-    DestinationDeletion, DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination,
-    EditPosition, EditedDestination, FlowKey, Hold, KeyBacklogs, KeyCounts, LimitChange, LimitGroups, LimitKeys,
-    MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Paces, Page, PageRequest, Pause,
-    Recovered, ReplayStep, ReplaySteps, ReservedSlots, SendHistory, SentCounts, StoreResult,
+    BreakerChange, ClaimRequest, ClaimedFlow, Claims, DueDestination, FlowKey, Flows, LimitChange, LimitGroups,
+    MessageGroup, MessageGroups, MessageGroupsRepaired, Outbox, Paces, Recovered, ReplayStep, ReplaySteps,
+    ReservedSlots, RunDestinations, SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -354,50 +351,10 @@ impl Outbox for TestStore {
 }
 
 #[async_trait]
-impl Destinations for TestStore {
+impl RunDestinations for TestStore {
     async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>> {
         let record = self.record();
         Ok(ids.iter().map(|id| record.destinations.get(id).cloned()).collect())
-    }
-
-    fn limit_destinations(&self, _: DestinationLimits) {
-        not_called::<()>();
-    }
-
-    async fn create_destination(&self, _: Destination, _: Creation) -> StoreResult<Created<Arc<Destination>>> {
-        not_called()
-    }
-
-    async fn create_named_destination(&self, _: Destination, _: Activity) -> StoreResult<NamedCreation> {
-        not_called()
-    }
-
-    async fn named_destinations(&self, _: &str, _: &str) -> StoreResult<Vec<Arc<Destination>>> {
-        not_called()
-    }
-
-    async fn destination(&self, _: DestinationId) -> StoreResult<Option<Arc<Destination>>> {
-        not_called()
-    }
-
-    async fn list_destinations(&self, _: &DestinationFilter, _: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
-        not_called()
-    }
-
-    async fn patch_destination(
-        &self,
-        _: DestinationPatch,
-        _: Creation,
-    ) -> StoreResult<Created<Option<Arc<Destination>>>> {
-        not_called()
-    }
-
-    async fn pause_destinations(&self, _: Vec<Pause>) -> StoreResult<Vec<bool>> {
-        not_called()
-    }
-
-    async fn hold_destinations(&self, _: Vec<Hold>) -> StoreResult<()> {
-        not_called()
     }
 
     async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
@@ -409,26 +366,6 @@ impl Destinations for TestStore {
             is_changed
         };
         Ok(changes.into_iter().map(&mut apply).collect())
-    }
-
-    async fn delete_destination(&self, _: DestinationDeletion, _: Activity) -> StoreResult<Deletion> {
-        not_called()
-    }
-
-    async fn destination_counts(&self, _: DestinationId) -> StoreResult<DestinationCounts> {
-        not_called()
-    }
-
-    async fn recent_sends(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<u64> {
-        not_called()
-    }
-
-    async fn recent_arrivals(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<Arrivals> {
-        not_called()
-    }
-
-    async fn edited_after(&self, _: EditPosition, _: u32) -> StoreResult<Vec<EditedDestination>> {
-        not_called()
     }
 
     /// The limits never had another shape.
@@ -487,7 +424,7 @@ impl ReservedSlots for TestStore {
 }
 
 #[async_trait]
-impl LimitKeys for TestStore {
+impl Flows for TestStore {
     async fn flow_keys(&self, flows: &[DestinationId]) -> StoreResult<Vec<Option<FlowKey>>> {
         let record = self.record();
         let of = |flow: &DestinationId| {
@@ -505,18 +442,6 @@ impl LimitKeys for TestStore {
     ) -> StoreResult<Vec<DueDestination>> {
         Ok(self.record().due(|row| row.key.is_some().then(|| row.flow_id()), before, after, limit))
     }
-
-    async fn key_backlogs(&self, _: DestinationId, _: Option<&str>, _: u32) -> StoreResult<KeyBacklogs> {
-        not_called()
-    }
-
-    async fn key_counts(&self, _: DestinationId, _: &LimitKey) -> StoreResult<KeyCounts> {
-        not_called()
-    }
-
-    async fn flow_sends(&self, _: &[DestinationId], _: Timestamp) -> StoreResult<Vec<u64>> {
-        not_called()
-    }
 }
 
 #[async_trait]
@@ -530,14 +455,6 @@ impl LimitGroups for TestStore {
         let record = self.record();
         let members = record.destinations.values().filter(|of| of.settings.limit_group == Some(id));
         Ok(members.map(|of| of.id).collect())
-    }
-
-    async fn limit_groups_edited_after(
-        &self,
-        _: (Timestamp, LimitGroupId),
-        _: u32,
-    ) -> StoreResult<Vec<Arc<LimitGroup>>> {
-        not_called()
     }
 
     async fn homes_left(&self, id: DestinationId, updated_at: Timestamp, closed: &[Home]) -> StoreResult<()> {

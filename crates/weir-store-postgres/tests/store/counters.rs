@@ -1,7 +1,7 @@
 //! The trigger that counts updated deliveries.
 
 use sqlx::{AssertSqlSafe, PgConnection, raw_sql};
-use weir_store::{Counters as _, Destinations as _, Ingest as _};
+use weir_store::{CountChanges as _, Destinations as _, Ingest as _};
 use weir_store_postgres::PostgresStore;
 
 use crate::{

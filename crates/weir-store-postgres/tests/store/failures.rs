@@ -6,7 +6,7 @@ use sqlx::AssertSqlSafe;
 use weir_core::outcome::Verdict;
 use weir_store::{
     Destinations as _, History as _, Hold, Ingest as _, Obstacle, Outbox as _, Processes as _, Results as _,
-    Settlement, StoreError, StoreResult,
+    RunDestinations as _, Settlement, StoreError, StoreResult,
 };
 use weir_store_postgres::PostgresStore;
 

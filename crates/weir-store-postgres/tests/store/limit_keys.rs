@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use weir_core::{Destination, LimitKey, RateLimits, Timestamp, limit_key::KeyLimits};
 use weir_store::{
-    ClaimRequest, ClaimedFlow, DestinationPatch, Destinations as _, Ingest as _, LimitKeys as _, Outbox as _,
+    ClaimRequest, ClaimedFlow, DestinationPatch, Destinations as _, Flows as _, Ingest as _, LimitKeys as _,
+    Outbox as _,
 };
 use weir_store_postgres::PostgresStore;
 

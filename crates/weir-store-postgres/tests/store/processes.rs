@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use weir_core::{DeliveryState, outcome::Verdict};
 use weir_store::{
     Deletion, DeliveryFilter, DestinationPatch, Destinations as _, History as _, Hold, Ingest as _, IngestRefusal,
-    Lists as _, NewEvent, Outbox as _, PageRequest, Pause, Results as _, Settlement,
+    Lists as _, NewEvent, Outbox as _, PageRequest, Pause, Results as _, RunDestinations as _, Settlement,
     conformance::{activity, deletion},
 };
 use weir_store_postgres::PostgresStore;

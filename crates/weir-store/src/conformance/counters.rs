@@ -95,15 +95,20 @@ pub async fn the_places_of_waiting_deliveries_follow_the_order_of_claims(subject
     subject.settle(result(&claimed[2], Verdict::Delivered)).await;
     let filter = DeliveryFilter { order: crate::ListOrder::Oldest, ..DeliveryFilter::default() };
     let ids: Vec<_> = subject.deliveries(filter).await.iter().map(|delivery| delivery.id).collect();
-    let places = async |most| {
-        let places = subject.store.places(destination_id(1), &ids, most, NOW + seconds(10)).await.expect("places");
-        assert_eq!(places.live_due, 0, "nothing is of a replay");
-        ids.iter().map(|id| places.found.get(id).map(|place| place.ahead)).collect::<Vec<_>>()
+    let positions = async |most| {
+        let positions =
+            subject.store.due_positions(destination_id(1), &ids, most, NOW + seconds(10)).await.expect("positions");
+        assert_eq!(positions.live_due, 0, "nothing is of a replay");
+        ids.iter().map(|id| positions.found.get(id).map(|position| position.ahead)).collect::<Vec<_>>()
     };
     let [first, second, third, last] = [0, 1, 2, 3].map(Some);
-    assert_eq!(places(9).await, [last, None, None, first, second, third, None], "the last is of another destination");
-    assert_eq!(places(2).await, [None, None, None, first, second, None, None], "no further than asked");
-    let none = subject.store.places(destination_id(1), &[], 9, NOW).await.expect("places");
+    assert_eq!(
+        positions(9).await,
+        [last, None, None, first, second, third, None],
+        "the last is of another destination"
+    );
+    assert_eq!(positions(2).await, [None, None, None, first, second, None, None], "no further than asked");
+    let none = subject.store.due_positions(destination_id(1), &[], 9, NOW).await.expect("positions");
     assert!(none.found.is_empty());
 }
 
@@ -119,10 +124,10 @@ pub async fn the_places_of_a_replay_are_apart_from_live_ones(subject: Subject) {
     subject.post(1, [3, 4, 5]).await;
     let replayed: Vec<_> = claimed.iter().map(|claimed| claimed.claim.delivery_id).collect();
     let now = event(4).created_at;
-    let places = subject.store.places(destination_id(1), &replayed, 9, now).await.expect("places");
-    let ahead: Vec<_> = replayed.iter().map(|id| places.found[id]).collect();
-    assert_eq!(ahead, [0, 1].map(|ahead| crate::Place { is_replay: true, ahead }));
-    assert_eq!(places.live_due, 2, "the last is due later");
+    let positions = subject.store.due_positions(destination_id(1), &replayed, 9, now).await.expect("positions");
+    let ahead: Vec<_> = replayed.iter().map(|id| positions.found[id]).collect();
+    assert_eq!(ahead, [0, 1].map(|ahead| crate::DuePosition { is_replay: true, ahead }));
+    assert_eq!(positions.live_due, 2, "the last is due later");
 }
 
 pub async fn changes_of_several_callers_are_all_counted(subject: Subject) {

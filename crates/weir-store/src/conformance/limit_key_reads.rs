@@ -67,8 +67,11 @@ pub async fn the_places_of_a_flow_count_only_its_key(subject: Subject) {
     for (text, expected) in
         [("a", [Some(0), None, Some(1), None, Some(2)]), ("b", [None, Some(0), None, Some(1), None]), ("c", [None; 5])]
     {
-        let places = subject.store.places(flow(text), &ids, 9, NOW + seconds(10)).await.expect("places");
-        assert_eq!(ids.iter().map(|id| places.found.get(id).map(|place| place.ahead)).collect::<Vec<_>>(), expected);
+        let positions = subject.store.due_positions(flow(text), &ids, 9, NOW + seconds(10)).await.expect("positions");
+        assert_eq!(
+            ids.iter().map(|id| positions.found.get(id).map(|position| position.ahead)).collect::<Vec<_>>(),
+            expected
+        );
     }
 }
 

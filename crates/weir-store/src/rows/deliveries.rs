@@ -10,7 +10,7 @@ use weir_core::{
 use weir_sealing::{Keyring, RESPONSE_BODY, row as row_of};
 
 use super::{Corrupt, Row, failure_code, state_code};
-use crate::{ErrorFilter, FailedDelivery, PastRecord, PastRecordAttempt, SendPosition, SendRecord};
+use crate::{ErrorFilter, FailedDelivery, PastRecord, PastRecordAttempt, SendPosition, SendRecord, sql};
 
 /// The columns of a delivery `d`, its event `e` and its last attempt `a`, for [`delivery`].
 pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, \
@@ -33,14 +33,18 @@ pub fn in_states(column: &str, states: &[DeliveryState]) -> String {
 /// The condition on the last attempt `a` for a filter by error. A condition that ends with `=` is followed by the
 /// value.
 pub fn error_condition(error: ErrorFilter) -> (&'static str, Option<i32>) {
-    // Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
     match error {
-        ErrorFilter::Status(status) => ("a.outcome <> 0 AND a.status_code =", Some(status.into())),
-        ErrorFilter::Kind(ErrorKind::Unknown) => ("a.outcome = 3", None),
-        ErrorFilter::Kind(ErrorKind::Failure(failure)) => ("a.failure =", Some(failure_code(failure).into())),
-        ErrorFilter::Kind(ErrorKind::Answer(class)) => {
-            ("a.outcome IN (1, 2) AND a.failure IS NULL AND a.status_code / 100 =", Some(class.into()))
+        ErrorFilter::Status(status) => {
+            (sql!("a.outcome <> {outcome_delivered} AND a.status_code ="), Some(status.into()))
         }
+        ErrorFilter::Kind(ErrorKind::Unknown) => (sql!("a.outcome = {outcome_unknown}"), None),
+        ErrorFilter::Kind(ErrorKind::Failure(failure)) => ("a.failure =", Some(failure_code(failure).into())),
+        ErrorFilter::Kind(ErrorKind::Answer(class)) => (
+            sql!(
+                "a.outcome IN ({outcome_retryable}, {outcome_rejected}) AND a.failure IS NULL AND a.status_code / 100 ="
+            ),
+            Some(class.into()),
+        ),
     }
 }
 

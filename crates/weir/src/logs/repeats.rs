@@ -11,10 +11,11 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 /// The lines of each place of the code. There are as many places as the code has, so the map is bounded.
 #[derive(Debug, Default)]
-pub(super) struct Repeats(Mutex<HashMap<Identifier, Place>>);
+pub(super) struct Repeats(Mutex<HashMap<Identifier, Repeated>>);
 
+/// What one place of the code has written of late.
 #[derive(Debug)]
-struct Place {
+struct Repeated {
     /// The module and the line, for people.
     name: String,
     since: Instant,
@@ -37,30 +38,30 @@ impl Repeats {
     pub(super) const PER_MINUTE: u32 = 5;
 
     pub(super) fn judge(&self, metadata: &'static Metadata<'static>) -> Verdict {
-        let place = || format!("{}:{}", metadata.target(), metadata.line().unwrap_or_default());
-        self.judge_at(metadata.callsite(), place, Instant::now())
+        let name = || format!("{}:{}", metadata.target(), metadata.line().unwrap_or_default());
+        self.judge_at(metadata.callsite(), name, Instant::now())
     }
 
-    fn judge_at(&self, place: Identifier, name: impl FnOnce() -> String, now: Instant) -> Verdict {
-        let mut places = self.0.lock();
-        let place = places.entry(place).or_insert_with(|| Place {
+    fn judge_at(&self, callsite: Identifier, name: impl FnOnce() -> String, now: Instant) -> Verdict {
+        let mut lines = self.0.lock();
+        let repeated = lines.entry(callsite).or_insert_with(|| Repeated {
             name: name(),
             since: now,
             left: Self::PER_MINUTE,
             suppressed: 0,
         });
-        if now.duration_since(place.since) >= WINDOW {
+        if now.duration_since(repeated.since) >= WINDOW {
             // What repeated in the last minute is known by now. An agent that fails every second would write its lines
             // of each minute one after the other.
-            let goes_on = place.suppressed > 0 && now.duration_since(place.since) < 2 * WINDOW;
-            (place.since, place.left) = (now, if goes_on { 1 } else { Self::PER_MINUTE });
+            let goes_on = repeated.suppressed > 0 && now.duration_since(repeated.since) < 2 * WINDOW;
+            (repeated.since, repeated.left) = (now, if goes_on { 1 } else { Self::PER_MINUTE });
         }
-        let Some(left) = place.left.checked_sub(1) else {
-            place.suppressed += 1;
+        let Some(left) = repeated.left.checked_sub(1) else {
+            repeated.suppressed += 1;
             return Verdict::Suppress;
         };
-        place.left = left;
-        Verdict::Write { suppressed: std::mem::take(&mut place.suppressed) }
+        repeated.left = left;
+        Verdict::Write { suppressed: std::mem::take(&mut repeated.suppressed) }
     }
 
     /// The places with lines that were not written, and that wrote nothing since: their counts would be lost.
@@ -69,10 +70,11 @@ impl Repeats {
     }
 
     fn ended_at(&self, now: Instant) -> Vec<(String, u64)> {
-        let mut places = self.0.lock();
-        let ended =
-            places.values_mut().filter(|place| place.suppressed > 0 && now.duration_since(place.since) >= WINDOW);
-        ended.map(|place| (place.name.clone(), std::mem::take(&mut place.suppressed))).collect()
+        let mut lines = self.0.lock();
+        let ended = lines
+            .values_mut()
+            .filter(|repeated| repeated.suppressed > 0 && now.duration_since(repeated.since) >= WINDOW);
+        ended.map(|repeated| (repeated.name.clone(), std::mem::take(&mut repeated.suppressed))).collect()
     }
 }
 

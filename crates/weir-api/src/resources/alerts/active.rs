@@ -8,7 +8,6 @@ use weir_core::{
     Destination, Timestamp,
     access::TenantScope,
     alert::{Alert, AlertPolicy, BEHIND, DestinationStatus, GroupAlert, Measure},
-    alert_data::{alert_data, group_alert_data},
     destination::ALL_TENANTS,
     stall::{Outage, StallReport},
 };
@@ -216,16 +215,19 @@ impl<'a> Wrong<'a> {
 impl Row<'_> {
     fn view(&self, policy: &AlertPolicy, now: Timestamp) -> types::ActiveAlert {
         let (destination, group, tenant, data) = match &self.about {
-            Found::Destination(destination, alert, status, policy) => {
-                (Some(destination), None, &*destination.settings.tenant, alert_data(destination, alert, status, policy))
-            }
+            Found::Destination(destination, alert, status, policy) => (
+                Some(destination),
+                None,
+                &*destination.settings.tenant,
+                types::AlertData::of_destination(destination, alert, status, policy),
+            ),
             Found::Group(GroupBacklog { group, status, .. }, measures) => {
                 let alert = GroupAlert::Behind(measures.clone());
-                let data = group_alert_data(group, &alert, status, policy, now);
+                let data = types::AlertData::of_group(group, &alert, status, policy, now);
                 (None, Some(group), tenant_code(group.tenant.as_deref()), data)
             }
             Found::Installation(outage, destinations) => {
-                (None, None, ALL_TENANTS, outage.data(ALL_TENANTS, *destinations))
+                (None, None, ALL_TENANTS, types::AlertData::of_outage(Some(*outage), *destinations))
             }
         };
         types::ActiveAlert {

@@ -23,7 +23,7 @@ use weir_core::{
     preview::Forecast,
     replay_share::MIN_SHARE_DIVISOR,
 };
-use weir_store::{ActivityFilter, PLACES_LOOKED_AT, PageRequest, Place, Places};
+use weir_store::{ActivityFilter, DuePosition, DuePositions, POSITIONS_LOOKED_AT, PageRequest};
 
 use self::keys::KeyPace;
 use crate::{
@@ -148,7 +148,7 @@ enum Orders {
 struct Order {
     pace: Pace,
     waiting: u64,
-    places: Places,
+    positions: DuePositions,
     /// How many entries of the due index were looked at.
     looked_at: u32,
 }
@@ -178,7 +178,7 @@ impl Outlooks {
             }
         }
         let found = destinations::by_id(api, ids.iter().map(|(id, _)| *id)).await?;
-        let looked_at = PLACES_LOOKED_AT / ids.len().clamp(1, MEASURED_AT_MOST) as u32;
+        let looked_at = POSITIONS_LOOKED_AT / ids.len().clamp(1, MEASURED_AT_MOST) as u32;
         let mut outlooks = HashMap::with_capacity(found.len());
         let measured = if is_measured { MEASURED_AT_MOST } else { 0 };
         let others = ids.iter().skip(measured).filter_map(|(id, _)| found.get(id)).map(|one| &**one);
@@ -239,7 +239,7 @@ async fn order(
             achieved_per_s: measured.achieved_per_s,
         },
         waiting: measured.counts.waiting(),
-        places: api.store.places(destination.id, &ids, looked_at, now).await?,
+        positions: api.store.due_positions(destination.id, &ids, looked_at, now).await?,
         looked_at,
     })
 }
@@ -263,15 +263,17 @@ impl Outlook {
         // `None` behind an earlier delivery of the same ordering key.
         let due = delivery.next_attempt_at;
         let order = self.order(delivery.limit_key.as_ref());
-        let place = order.and_then(|order| order.places.found.get(&delivery.id).copied());
+        let position = order.and_then(|order| order.positions.found.get(&delivery.id).copied());
         // When it is sent, if the destination is sent to.
-        let start = || Some(order?.start(place?, now)?.max(now));
+        let start = || Some(order?.start(position?, now)?.max(now));
         let lasts = |stops: &&types::WaitsFor| stops.until.zip(due).is_none_or(|(until, due)| until > due);
         if let Some(stops) = self.stops.as_ref().filter(lasts) {
             let expected_at = match &*stops.reason {
                 "hold" => start().zip(stops.until).map(|(start, until)| start.max(until)),
                 // The probe is the first delivery. Whether others follow depends on it.
-                "breaker" => stops.until.filter(|_| place.is_some_and(|place| place.ahead == 0 && !place.is_replay)),
+                "breaker" => {
+                    stops.until.filter(|_| position.is_some_and(|position| position.ahead == 0 && !position.is_replay))
+                }
                 _ => None,
             };
             let expected_at = expected_at.filter(|_| due.is_some());
@@ -285,7 +287,7 @@ impl Outlook {
             return Wait { waits_for: waits("due", Some(due), None), expected_at };
         }
         let (ahead, until) = match order {
-            Some(order) => order.ahead(place, now),
+            Some(order) => order.ahead(position, now),
             None => (None, None),
         };
         let expected_at = start();
@@ -295,19 +297,19 @@ impl Outlook {
 }
 
 impl Order {
-    /// How many are sent before the delivery at a place.
-    fn before(&self, place: Place) -> u64 {
-        if !place.is_replay {
-            return place.ahead;
+    /// How many are sent before the delivery at a position.
+    fn before(&self, position: DuePosition) -> u64 {
+        if !position.is_replay {
+            return position.ahead;
         }
         // Live deliveries go first, but leave replays their share.
-        let shared = (place.ahead + 1).saturating_mul(MIN_SHARE_DIVISOR.into()) - 1;
-        shared.min(place.ahead + self.places.live_due)
+        let shared = (position.ahead + 1).saturating_mul(MIN_SHARE_DIVISOR.into()) - 1;
+        shared.min(position.ahead + self.positions.live_due)
     }
 
-    /// When the delivery at a place is sent; `None` if no rate is known.
-    fn start(&self, place: Place, now: Timestamp) -> Option<Timestamp> {
-        self.nth(self.before(place) + 1, now)
+    /// When the delivery at a position is sent; `None` if no rate is known.
+    fn start(&self, position: DuePosition, now: Timestamp) -> Option<Timestamp> {
+        self.nth(self.before(position) + 1, now)
     }
 
     fn nth(&self, n: u64, now: Timestamp) -> Option<Timestamp> {
@@ -323,10 +325,10 @@ impl Order {
     }
 
     /// How many are ahead of a delivery, and when they are sent: the earliest instant if there may be more of them.
-    fn ahead(&self, place: Option<Place>, now: Timestamp) -> (Option<types::ListCount>, Option<Timestamp>) {
+    fn ahead(&self, position: Option<DuePosition>, now: Timestamp) -> (Option<types::ListCount>, Option<Timestamp>) {
         let looked_at = u64::from(self.looked_at);
-        let (value, capped) = match place {
-            Some(place) => (self.before(place), false),
+        let (value, capped) = match position {
+            Some(position) => (self.before(position), false),
             None if self.waiting > looked_at => (looked_at, true),
             // It was claimed meanwhile.
             None => return (None, None),

@@ -34,7 +34,7 @@ const ROWS: &str = "100";
 /// What is searched, and in which order.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Place {
+pub(crate) struct ListQuery {
     q: String,
     sort: String,
     /// The key whose proof is shown.
@@ -165,7 +165,7 @@ fn field_of_one(pointer: &str) -> Option<(String, String)> {
 /// The figures, which live updates replace.
 struct Live {
     head: Head,
-    place: Place,
+    query: ListQuery,
     keys: LimitKeyList,
     example: Example,
 }
@@ -173,8 +173,8 @@ struct Live {
 impl Live {
     fn fragment(&self) -> String {
         let mut path = format!("{}/fragments/destinations/{}/keys", self.head.base, self.head.destination.id);
-        append(&mut path, "q", &self.place.q);
-        append(&mut path, "sort", &self.place.sort);
+        append(&mut path, "q", &self.query.q);
+        append(&mut path, "sort", &self.query.sort);
         path
     }
 
@@ -190,14 +190,14 @@ impl Live {
 
     /// Whether the list is in the order of use.
     fn is_by_use(&self) -> bool {
-        self.place.sort == "use"
+        self.query.sort == "use"
     }
 
     /// The same page with the proof of a key.
     fn proof(&self, key: &str) -> String {
         let mut link = format!("{}/keys", self.head.path());
-        append(&mut link, "q", &self.place.q);
-        append(&mut link, "sort", &self.place.sort);
+        append(&mut link, "q", &self.query.q);
+        append(&mut link, "sort", &self.query.sort);
         append(&mut link, "proof", key);
         link
     }
@@ -241,15 +241,15 @@ struct KeysLive {
     live: Live,
 }
 
-async fn read(visit: &Visit, id: &str, place: Place) -> Result<(Me, Live), Refusal> {
-    let keys = ApiPath::of(["destinations", id, "keys"]).with("q", &place.q).with("sort", &place.sort);
+async fn read(visit: &Visit, id: &str, query: ListQuery) -> Result<(Me, Live), Refusal> {
+    let keys = ApiPath::of(["destinations", id, "keys"]).with("q", &query.q).with("sort", &query.sort);
     let keys = keys.with("limit", ROWS);
     let (me, (destination, etag), keys) =
         tokio::try_join!(visit.me(), super::read(visit, id), visit.api.get::<LimitKeyList>(&keys))?;
     let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
     let head = Head { base, destination, etag, tab: Tab::Keys, can_operate };
     let example = Example::new(visit, &me);
-    Ok((me, Live { head, place, keys, example }))
+    Ok((me, Live { head, query, keys, example }))
 }
 
 async fn proof_of(visit: &Visit, id: &str, key: Option<&str>) -> Result<Option<Proof>, Refusal> {
@@ -275,14 +275,14 @@ fn page(visit: &Visit, me: Me, live: Live, editor: Editor) -> KeysPage {
     }
 }
 
-pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
-    let (me, live) = read(&visit, &id, place).await?;
-    let (editor, proof) = (Editor::of(live.limits()), proof_of(&visit, &id, live.place.proof.as_deref()).await?);
+pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(query): Query<ListQuery>) -> Answered {
+    let (me, live) = read(&visit, &id, query).await?;
+    let (editor, proof) = (Editor::of(live.limits()), proof_of(&visit, &id, live.query.proof.as_deref()).await?);
     visit.page(&KeysPage { proof, ..page(&visit, me, live, editor) })
 }
 
-pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(place): Query<Place>) -> Answered {
-    let (_, live) = read(&visit, &id, place).await?;
+pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(query): Query<ListQuery>) -> Answered {
+    let (_, live) = read(&visit, &id, query).await?;
     visit.fragment(&KeysLive { live })
 }
 
@@ -306,7 +306,7 @@ pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap
             Err(refusal) => Err(refusal),
         };
     }
-    let (me, live) = read(&visit, &id, Place::default()).await?;
+    let (me, live) = read(&visit, &id, ListQuery::default()).await?;
     match answer {
         Ok(preview) => visit.page(&KeysPage { preview: Some(preview), ..page(&visit, me, live, editor) }),
         Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
@@ -326,7 +326,7 @@ pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> An
     let to = format!("/destinations/{id}/keys");
     match visit.api.send(&edit).await {
         Err(refusal) if !is_removed && refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
-            let (me, live) = read(&visit, &id, Place::default()).await?;
+            let (me, live) = read(&visit, &id, ListQuery::default()).await?;
             let page = page(&visit, me, live, editor.refused(&refusal));
             visit.page_with(refusal.status, &page)
         }
@@ -368,7 +368,7 @@ pub(crate) async fn override_key(visit: Visit, PathId(id): PathId, fields: Field
     let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&body)?;
     let answer = visit.api.send(&edit).await;
     if let Some(of_one) = Refused::by(&answer, &fields, field_of_one) {
-        let (me, live) = read(&visit, &id, Place::default()).await?;
+        let (me, live) = read(&visit, &id, ListQuery::default()).await?;
         let editor = Editor::of(live.limits());
         let page = KeysPage { of_one, ..page(&visit, me, live, editor) };
         return visit.page_with(StatusCode::UNPROCESSABLE_ENTITY, &page);

@@ -121,9 +121,9 @@ pub(super) async fn orders(
     let mut orders = HashMap::with_capacity(ids.len());
     for ((((key, of), flow), history), sends) in ids.into_iter().zip(flows).zip(histories).zip(sends) {
         let Some(&figures) = figures.get(&key) else { continue };
-        let places = api.store.places(flow, &of, looked_at, now).await?;
+        let positions = api.store.due_positions(flow, &of, looked_at, now).await?;
         let pace = Pace::Key(KeyPace::of(figures, &all, history.last_sent_at, sends));
-        orders.insert(key, Order { pace, waiting: figures.waiting, places, looked_at });
+        orders.insert(key, Order { pace, waiting: figures.waiting, positions, looked_at });
     }
     Ok(orders)
 }
