@@ -15,27 +15,14 @@ pub(crate) struct Intake(Option<Runtime>);
 impl Intake {
     pub(crate) fn start() -> std::io::Result<Self> {
         let mut runtime = Builder::new_multi_thread();
-        runtime.thread_name("weir-intake").event_interval(TURNS_BETWEEN_LOOKS);
-        runtime.on_thread_start(give_way);
-        Ok(Self(Some(runtime.enable_all().build()?)))
+        runtime.thread_name("weir-intake").event_interval(TURNS_BETWEEN_LOOKS).enable_all();
+        Ok(Self(Some(runtime.build()?)))
     }
 
     pub(crate) fn handle(&self) -> &Handle {
         self.0.as_ref().expect("it is taken in `drop`").handle()
     }
 }
-
-#[cfg(target_os = "linux")]
-fn give_way() {
-    let nice = std::env::var("X_NICE").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
-    if let Err(error) = rustix::process::setpriority_process(None, nice) {
-        tracing::debug!(%error, "the threads of intake keep their priority");
-    }
-}
-
-/// Elsewhere a priority belongs to a whole process.
-#[cfg(not(target_os = "linux"))]
-fn give_way() {}
 
 impl Drop for Intake {
     /// Without waiting, because another runtime runs this.
