@@ -209,7 +209,10 @@ impl Future for Turns {
 mod tests {
     use std::{future::pending, net::Ipv4Addr};
 
-    use tokio::{sync::watch, task::yield_now};
+    use tokio::{
+        sync::{mpsc, oneshot, watch},
+        task::yield_now,
+    };
 
     use super::*;
 
@@ -280,5 +283,34 @@ mod tests {
         });
         until(|| open(&lanes).is_empty()).await;
         assert_eq!(log.lock().len(), 3 * STEPS);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_connection_that_changes_its_key_with_each_request_loses_no_wake() {
+        const REQUESTS: usize = 500;
+        let (lanes, keys) = (Lanes::new(), ["one", "two", "three"]);
+        let (served, mut all_served) = mpsc::channel::<()>(1);
+        for connection in 0..16 {
+            // The other end answers from another task, as a store does.
+            let (ask, mut asked) = mpsc::channel::<oneshot::Sender<()>>(1);
+            tokio::spawn(async move {
+                while let Some(asked) = asked.recv().await {
+                    asked.send(()).unwrap();
+                }
+            });
+            let (sender, served) = (LastSender::default(), served.clone());
+            lanes.spawn(ADDRESS, sender.clone(), async move {
+                for request in 0..REQUESTS {
+                    sender.set(ClientId::of("key", keys[(connection + request) % keys.len()]));
+                    let (answer, answered) = oneshot::channel();
+                    ask.send(answer).await.unwrap();
+                    answered.await.unwrap();
+                }
+                drop(served);
+            });
+        }
+        drop(served);
+        assert_eq!(all_served.recv().await, None);
+        until(|| open(&lanes).is_empty()).await;
     }
 }
