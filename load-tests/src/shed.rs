@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use self::{
     cores::Cores,
@@ -33,17 +33,33 @@ pub(crate) struct ShedArgs {
     /// How long a part of a measurement lasts
     #[arg(long, default_value_t = 6)]
     seconds: u32,
+    /// Measure only this part of the floods
+    #[arg(long, value_name = "PART", conflicts_with = "results")]
+    only: Option<Part>,
     /// Write the section of load-tests/RESULTS.md
     #[arg(long)]
     results: bool,
 }
 
+/// A part of the floods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    Flood,
+    Neighbour,
+    Cost,
+    SlowStore,
+    HangingRedis,
+    KilledApi,
+}
+
 /// Returns true: a missed target is not a failure, because the machine may be slower.
 pub(crate) async fn run(args: &ShedArgs) -> anyhow::Result<bool> {
-    let mut page = "## Load shedding\n\nWhat a decision costs, of three designs at the same rate. Those of others are \
-                    written from their descriptions.\n\n"
-        .to_owned();
-    page += &decisions::table(args.rate, args.seconds).await?;
+    let mut page = "## Load shedding\n\n".to_owned();
+    if args.only.is_none() {
+        page += "What a decision costs, of three designs at the same rate. Those of others are written from their \
+                 descriptions.\n\n";
+        page += &decisions::table(args.rate, args.seconds).await?;
+    }
     let cores = Arc::new(Cores::divided()?);
     page += "\nFloods of a running Weir. ";
     page += if cores.are_apart() {
@@ -56,7 +72,7 @@ pub(crate) async fn run(args: &ShedArgs) -> anyhow::Result<bool> {
         if args.set_up.is_none_or(|only| only == set_up) {
             let part = Duration::from_secs(args.seconds.into());
             let bed = Bed::start(set_up, args.weir.clone(), part, Arc::clone(&cores)).await?;
-            page += &format!("\n**{}**\n\n{}", set_up.title(), table(&bed.measure().await?));
+            page += &format!("\n**{}**\n\n{}", set_up.title(), table(&bed.measure(args.only).await?));
         }
     }
     print!("{page}");

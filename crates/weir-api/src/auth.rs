@@ -24,6 +24,7 @@ mod session;
 mod throttle;
 
 pub use address::{RemoteAddress, TrustedProxies};
+pub use caller::LastSender;
 pub(crate) use caller::{Caller, Credential, Sharer};
 pub(crate) use cookie::SessionCookie;
 pub(crate) use digest::digest;

@@ -66,7 +66,7 @@ mod shedding;
 mod spans;
 mod state;
 
-pub use auth::{InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress, SettingKeys, TrustedProxies};
+pub use auth::{InvalidPublicUrl, KeyRing, LastSender, PublicUrl, RemoteAddress, SettingKeys, TrustedProxies};
 pub use event_types::EventTypes;
 pub use hosts::Hosts;
 pub use overview::LiveOverview;

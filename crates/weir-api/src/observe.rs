@@ -16,7 +16,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 use parking_lot::RwLock;
 
 use crate::{
-    auth::{self, Caller, NoCaller, SessionCookie, Trial, access::Changed, same_origin},
+    auth::{self, Caller, LastSender, NoCaller, SessionCookie, Trial, access::Changed, same_origin},
     browser_headers,
     meters::{DURATION, REQUESTS},
     problem::ApiResult,
@@ -119,6 +119,9 @@ fn admit(api: &Api, request: &mut Request) -> ApiResult<()> {
         )?;
     same_origin::check(caller.as_ref().map(Caller::credential), request.method(), headers, public_url)?;
     if let Some(caller) = caller {
+        if let Some(sender) = request.extensions().get::<LastSender>() {
+            sender.set(caller.sender().key.id);
+        }
         request.extensions_mut().insert(caller);
     }
     Ok(())

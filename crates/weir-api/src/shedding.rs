@@ -24,7 +24,7 @@ use weir_core::{
     Clock, Timestamp,
     shed::{Class, Decision, Mode, ShedPolicy, Shedder, Ticket},
 };
-use weir_queue::SharedQueue;
+use weir_queue::{QueueResult, SharedQueue};
 use weir_store::SharedStore;
 
 use crate::{
@@ -204,13 +204,17 @@ impl Shedding {
 
     /// Runs a call of the queue as a separate task and waits for it at most [`QUEUE_TIMEOUT`], or not at all if the last
     /// one took longer. The task continues in any case. Returns the answer, if there is one in time.
-    pub(crate) async fn in_time<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> Option<T> {
+    pub(crate) async fn in_time<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = QueueResult<T>> + Send + 'static,
+    ) -> Option<QueueResult<T>> {
         let shared = Arc::clone(&self.0);
         let called = tokio::spawn(async move {
             let began = Instant::now();
             let answer = call.await;
-            // A call that failed after a long time says nothing about the next one.
-            if began.elapsed() < QUEUE_TIMEOUT {
+            // A call that succeeded after a long time says nothing about the next one. One that failed at once neither:
+            // between two attempts to connect, the client of a queue that hangs refuses calls.
+            if answer.is_ok() && began.elapsed() < QUEUE_TIMEOUT {
                 shared.is_queue_slow.store(false, Ordering::Relaxed);
             }
             answer
@@ -322,5 +326,46 @@ pub(crate) async fn enter(
             }
             response
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use weir_queue::QueueError;
+
+    use super::*;
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Timestamp {
+            Timestamp::MIN
+        }
+
+        fn wall(&self) -> Timestamp {
+            Timestamp::MIN
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_hangs_delays_one_request_also_while_its_client_refuses_calls_at_once() {
+        let shedding = Shedding::new(Mode::On, true, Arc::new(Still));
+        let hangs = || pending::<QueueResult<()>>();
+        let waited = async |call| {
+            let began = Instant::now();
+            assert_eq!(shedding.in_time(call).await, None);
+            began.elapsed()
+        };
+        assert!(waited(hangs()).await >= QUEUE_TIMEOUT);
+        // Between two attempts to connect.
+        let refused = async { Err::<(), _>(QueueError::NotSent("no connection".to_owned())) };
+        assert_eq!(shedding.in_time(refused).await, None);
+        tokio::task::yield_now().await;
+        assert_eq!(waited(hangs()).await, Duration::ZERO);
+        assert_eq!(shedding.in_time(ready(Ok(()))).await, None);
+        tokio::task::yield_now().await;
+        assert_eq!(shedding.in_time(ready(Ok(()))).await, Some(Ok(())), "the queue answers again");
     }
 }

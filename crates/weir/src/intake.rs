@@ -5,13 +5,18 @@
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
+/// The tasks that run before the threads look for new requests. A task is a turn of a client with several steps, so with
+/// the default of 61 a quiet client would not be noticed for ten milliseconds.
+const TURNS_BETWEEN_LOOKS: u32 = 8;
+
 /// A runtime for requests. It must outlive all uses of the backends, because it opens a part of their connections.
 pub(crate) struct Intake(Option<Runtime>);
 
 impl Intake {
     pub(crate) fn start() -> std::io::Result<Self> {
         let mut runtime = Builder::new_multi_thread();
-        Ok(Self(Some(runtime.thread_name("weir-intake").enable_all().build()?)))
+        runtime.thread_name("weir-intake").event_interval(TURNS_BETWEEN_LOOKS).enable_all();
+        Ok(Self(Some(runtime.build()?)))
     }
 
     pub(crate) fn handle(&self) -> &Handle {

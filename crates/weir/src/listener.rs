@@ -13,6 +13,7 @@
 //! timeout, and a response may be long.
 
 mod connections;
+mod lanes;
 mod phases;
 mod timed_stream;
 
@@ -32,10 +33,11 @@ use tokio::{
     sync::watch,
     time::sleep,
 };
-use weir_api::RemoteAddress;
+use weir_api::{LastSender, RemoteAddress};
 
 use self::{
     connections::{ConnectionGuard, Connections},
+    lanes::Lanes,
     phases::{GuardedBody, PhaseTracker},
     timed_stream::TimedStream,
 };
@@ -92,7 +94,7 @@ pub(crate) async fn serve(
     limits: ConnectionLimits,
     stops: watch::Receiver<bool>,
 ) {
-    let connections = Connections::new(limits);
+    let (connections, lanes) = (Connections::new(limits), Lanes::new());
     let mut stop = pin!(stopped(stops.clone()));
     loop {
         let (stream, address, guard) = tokio::select! {
@@ -103,11 +105,11 @@ pub(crate) async fn serve(
             refuse(stream);
             continue;
         };
-        let (router, stops) = (router.clone(), stops.clone());
-        tokio::spawn(async move {
+        let (router, stops, sender) = (router.clone(), stops.clone(), LastSender::default());
+        lanes.spawn(address.0, sender.clone(), async move {
             let open = gauge!(CONNECTIONS);
             open.increment(1.0);
-            serve_client(stream, address, &guard, router, limits, stops).await;
+            serve_client(stream, (address, sender), &guard, router, limits, stops).await;
             open.decrement(1.0);
             drop(guard);
         });
@@ -152,7 +154,7 @@ fn is_connection_error(error: &io::Error) -> bool {
 /// Serves one connection, from its accept to its end.
 async fn serve_client(
     stream: TcpStream,
-    address: RemoteAddress,
+    (address, sender): (RemoteAddress, LastSender),
     guard: &ConnectionGuard,
     router: Router,
     limits: ConnectionLimits,
@@ -165,6 +167,7 @@ async fn serve_client(
     let router = TowerToHyperService::new(router);
     let exchange = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(address);
+        request.extensions_mut().insert(sender.clone());
         // This guard is in the response's body: until the body is written, no timeout runs.
         let serving = PhaseTracker::begin_request(&phases);
         let response = router.call(request);

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use weir_test_support::SlowLink;
 
 use super::{
+    Part,
     cores::Cores,
     producer::{Answers, Producer, Running},
 };
@@ -25,6 +26,7 @@ use crate::{
     },
     clock::now,
     figures::event,
+    process::own_cpu_s,
     receiver::Receiver,
     run::api::Api,
 };
@@ -107,6 +109,26 @@ impl Engine {
     }
 }
 
+/// Processor time that was used, so that a flood which takes all of that of the client is not taken for one that Weir
+/// bounds.
+struct Used {
+    engine_s: f64,
+    client_s: f64,
+}
+
+impl Used {
+    fn start(engine: &Weir) -> anyhow::Result<Self> {
+        Ok(Self { engine_s: engine.cpu_s()?, client_s: own_cpu_s()? })
+    }
+
+    /// Since the start, for each second.
+    fn of(&self, engine: &Weir, lasted: Duration) -> anyhow::Result<Self> {
+        let (now, lasted) = (Self::start(engine)?, lasted.as_secs_f64());
+        let [engine_s, client_s] = [now.engine_s - self.engine_s, now.client_s - self.client_s].map(|s| s / lasted);
+        Ok(Self { engine_s, client_s })
+    }
+}
+
 impl Bed {
     pub(super) async fn start(set_up: SetUp, weir: PathBuf, part: Duration, cores: Arc<Cores>) -> anyhow::Result<Self> {
         cores.start_engine()?;
@@ -143,13 +165,26 @@ impl Bed {
     }
 
     /// The figures of this set-up.
-    pub(super) async fn measure(&self) -> anyhow::Result<Vec<Row>> {
-        let mut rows = self.flood().await.context("the flood")?;
-        rows.extend(self.noisy_neighbour().await.context("the noisy neighbour")?);
-        rows.extend(self.cost().await.context("the cost")?);
-        if let Some(servers) = &self.servers {
+    pub(super) async fn measure(&self, only: Option<Part>) -> anyhow::Result<Vec<Row>> {
+        let has = |part| only.is_none_or(|only| only == part);
+        let mut rows = Vec::new();
+        if has(Part::Flood) {
+            rows.extend(self.flood().await.context("the flood")?);
+        }
+        if has(Part::Neighbour) {
+            rows.extend(self.noisy_neighbour().await.context("the noisy neighbour")?);
+        }
+        if has(Part::Cost) {
+            rows.extend(self.cost().await.context("the cost")?);
+        }
+        let Some(servers) = &self.servers else { return Ok(rows) };
+        if has(Part::SlowStore) {
             rows.extend(self.slow_store(servers).await.context("the slow store")?);
+        }
+        if has(Part::HangingRedis) {
             rows.extend(self.hanging_redis(servers).await.context("Redis that stands still")?);
+        }
+        if has(Part::KilledApi) {
             rows.extend(self.killed_api().await.context("the killed process")?);
         }
         Ok(rows)
@@ -161,16 +196,20 @@ impl Bed {
         let alone = engine.quiet(self.part).run().await?;
         // The peak, with the quiet client beside it.
         let (delivered, quiet) = (self.receiver.arrived(), engine.quiet(self.part).start());
+        let used = Used::start(&engine.weir)?;
         let peak = engine.loud(PEAK_CONNECTIONS, self.part).run().await?;
         let peak_delivered = (self.receiver.arrived() - delivered) as f64 / peak.lasted.as_secs_f64();
         let beside_peak = quiet.answers().await?;
+        let at_peak = used.of(&engine.weir, peak.lasted)?;
         // The flood, with the quiet client, an operator and a health check beside it.
         let lasts = 2 * self.part;
         let delivered = self.receiver.arrived();
         let beside = [engine.quiet(lasts), engine.health(lasts), engine.control(lasts)].map(Producer::start);
+        let used = Used::start(&engine.weir)?;
         let flood = engine.loud(FLOOD_CONNECTIONS, lasts).per_s(3.0 * peak.accepted_per_s()).run().await?;
         let flood_delivered = (self.receiver.arrived() - delivered) as f64 / flood.lasted.as_secs_f64();
         let [quiet, health, control] = all(beside).await?;
+        let in_flood = used.of(&engine.weir, flood.lasted)?;
         let goodput = (flood.accepted_per_s() + quiet.accepted_per_s()) / peak.accepted_per_s();
         let answered = control.accepted.len() as f64 / control.all() as f64;
         Ok(vec![
@@ -198,6 +237,11 @@ impl Bed {
                 quiet.p99_ms() / beside_peak.p99_ms(),
                 Some(Bound::AtMost(2.0)),
             ),
+            row("the peak", Unit::PerSecond, peak.accepted_per_s(), None),
+            row("processors of the engine at the peak", Unit::Share, at_peak.engine_s, None),
+            row("…in the flood", Unit::Share, in_flood.engine_s, None),
+            row("processors of client and receiver at the peak", Unit::Share, at_peak.client_s, None),
+            row("…in the flood", Unit::Share, in_flood.client_s, None),
             row("a quiet key alone, p99", Unit::Ms, alone.p99_ms(), None),
             row("a quiet key beside the peak, p99", Unit::Ms, beside_peak.p99_ms(), None),
         ])

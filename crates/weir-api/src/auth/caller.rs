@@ -7,6 +7,7 @@ use std::{
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
+use parking_lot::Mutex;
 use weir_core::{
     ApiKeyId, Timestamp,
     access::{Actor, Role, TenantScope},
@@ -21,6 +22,21 @@ use crate::problem::{self, ApiResult, Problem, ProblemKind};
 pub(crate) struct Caller {
     holder: Arc<Holder>,
     credential: Credential,
+}
+
+/// Who has sent the last request on a connection: a request extension of a listener whose clients take turns.
+#[derive(Debug, Clone, Default)]
+pub struct LastSender(Arc<Mutex<Option<ClientId>>>);
+
+impl LastSender {
+    /// `None`: no request has told a key.
+    pub fn get(&self) -> Option<ClientId> {
+        *self.0.lock()
+    }
+
+    pub fn set(&self, client: ClientId) {
+        *self.0.lock() = Some(client);
+    }
 }
 
 /// Who holds a key. Sessions have the rights of the key.
