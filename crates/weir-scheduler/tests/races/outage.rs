@@ -14,7 +14,7 @@ use weir_core::{
     retry::{Next, RetryPolicy},
 };
 use weir_queue::{HandedBack, Permit, Permits as _, Schedule as _, Terms, TermsChange, Wake};
-use weir_store::{BreakerChange, Destinations as _, SendHistory};
+use weir_store::{BreakerChange, RunDestinations as _, SendHistory};
 
 use crate::{
     START, World,

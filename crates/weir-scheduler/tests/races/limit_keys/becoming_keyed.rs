@@ -1,6 +1,6 @@
 //! A destination gets limit keys while its own job sends.
 
-use weir_store::{ClaimRequest, ClaimedFlow, Destinations as _};
+use weir_store::{ClaimRequest, ClaimedFlow, RunDestinations as _};
 
 use super::*;
 
