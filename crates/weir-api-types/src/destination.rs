@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::{Timestamp, alert::AlertOverrides};
 
-use crate::{alert_data::given, references};
+use crate::{Adaptive, AdaptiveRate, Signature, SignatureFormat, references};
 
 /// A destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -199,86 +199,6 @@ pub struct KeyOverride {
     pub paused: bool,
 }
 
-/// A pace that finds itself below the limits, within these bounds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Adaptive {
-    /// The pace never falls below this.
-    #[schema(minimum = 0.0001, maximum = 1_000_000, example = 0.0167)]
-    pub min_per_s: f64,
-    /// Null: as fast as the receiver takes it, below the limits.
-    #[schema(minimum = 0.0001, maximum = 1_000_000)]
-    pub max_per_s: Option<f64>,
-    /// Whether late answers bound the requests in flight too.
-    pub latency: bool,
-}
-
-/// The pace of an adaptive destination.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AdaptiveRate {
-    #[schema(example = 18.0)]
-    pub per_s: f64,
-    /// Since when it has this reason.
-    #[schema(value_type = String, format = DateTime)]
-    pub since: Timestamp,
-    /// `starting`: nothing was refused yet, and it doubles. `growing`: it rises. `resting`: it waits below what was refused.
-    /// `throttled`: refusals lowered it. `latency`: late answers bound it. `advertised`: the receiver announced what it takes.
-    /// `held`: the receiver takes nothing. `at_limit`: a limit is lower. `idle`: fewer deliveries are due than it allows.
-    #[schema(
-        pattern = "^(starting|growing|resting|throttled|latency|advertised|held|at_limit|idle)$",
-        example = "throttled"
-    )]
-    pub reason: String,
-    #[schema(example = "12 of 340 answers were 429")]
-    pub detail: String,
-}
-
-/// One change of a pace, by a tenth or more.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RateChange {
-    #[schema(value_type = String, format = DateTime)]
-    pub at: Timestamp,
-    #[schema(example = 100.0)]
-    pub from_per_s: f64,
-    #[schema(example = 18.0)]
-    pub to_per_s: f64,
-    /// As in `adaptive_rate`.
-    #[schema(
-        pattern = "^(starting|growing|resting|throttled|latency|advertised|held|at_limit|idle)$",
-        example = "throttled"
-    )]
-    pub reason: String,
-    #[schema(example = "12 of 340 answers were 429")]
-    pub detail: String,
-}
-
-/// The pace of a destination and its changes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RateHistory {
-    /// The present pace; null: the destination is not adaptive, or has not sent yet.
-    pub adaptive_rate: Option<AdaptiveRate>,
-    /// Only for a destination with neither a limit nor an adaptive pace: what such a pace would be. Nothing is changed.
-    pub observed: Option<ObservedRate>,
-    /// Newest first.
-    pub data: Vec<RateChange>,
-    pub next_cursor: Option<String>,
-}
-
-/// What an adaptive pace would be, by the sends of the last hour.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ObservedRate {
-    /// The most that an adaptive pace would send; null: the receiver refused nothing, so nothing would bound it.
-    #[schema(example = 97.0)]
-    pub per_s: Option<f64>,
-    /// The fastest ten seconds without a failure; null: each had one.
-    #[schema(example = 88.3)]
-    pub fastest_per_s: Option<f64>,
-    /// In how many of the stretches of ten seconds the receiver refused, of how many with sends.
-    pub refusing: u32,
-    pub stretches: u32,
-    /// All of it in one sentence.
-    pub text: String,
-}
-
 /// The certificates of TLS connections to a destination, in PEM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Tls {
@@ -368,68 +288,6 @@ pub struct Breaker {
     pub pause_after_s: Option<u32>,
 }
 
-/// The signature of requests, as it is set: a PATCH can send it back. `signature_format` shows what it means.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Signature {
-    #[schema(schema_with = references::signature_style)]
-    pub style: String,
-    /// The header of the signature, for styles with a configurable header.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub header: Option<String>,
-    /// The header of the signed time, for styles that have one; null if only the body is signed (`prefixed`).
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub timestamp_header: Option<Option<String>>,
-    /// The header of the signed id, for styles that have one.
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub id_header: Option<Option<String>>,
-    /// For `custom`, as all that follow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub signed: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub value: Option<String>,
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub separator: Option<Option<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub encoding: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub algorithm: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    pub timestamp_format: Option<String>,
-}
-
-/// What a signature style means: what is signed with which key, and how the result is sent. The style `standard` with a
-/// private key signs with Ed25519 and writes `v1a,{signature}`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SignatureFormat {
-    /// `{id}` is the value of `webhook-id`, `{url}` the destination's `url` as it is shown.
-    #[schema(example = "{timestamp}.{body}")]
-    pub signed: String,
-    #[schema(example = "t={timestamp},v1={signature}")]
-    pub value: String,
-    /// What stands between the signatures of two secrets; null: the header holds one signature.
-    pub separator: Option<String>,
-    pub encoding: String,
-    pub algorithm: String,
-    /// `text`: the secret as it is shown is the key. `decoded`: the bytes after `whsec_`.
-    pub key: String,
-    pub timestamp_format: String,
-    pub header: String,
-    pub timestamp_header: Option<String>,
-    pub id_header: Option<String>,
-}
-
 /// What the body of a request is. It shows only what its format has, so a PATCH can send it back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Body {
@@ -457,19 +315,4 @@ pub struct FilterCondition {
     #[schema(example = "/or/0/~1amount")]
     pub pointer: String,
     pub holds: bool,
-}
-
-/// The secret that signs the requests to a destination.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Secret {
-    #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
-    pub secret: String,
-    /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
-    #[schema(example = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")]
-    pub public_key: Option<String>,
-    /// The same key as the hex of its 32 bytes, as receivers of `discord` configure it.
-    pub public_key_hex: Option<String>,
-    /// Until when the secret before the last rotation also signs; null if only one secret signs.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub previous_valid_until: Option<Timestamp>,
 }

@@ -4,9 +4,10 @@
 //! A field has the type of its JSON: ids and words are strings, because a client only shows them or sends them back. Requests
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
 //!
-//! One file for each subject: `alert`, `alert_data`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `limit_group`, `list`,
-//! `merge`, `problem`, `replay`, `reservation`, `shedding`, `simulation`; `references` names the schemas of requests.
+//! One file for each subject: `adaptive`, `alert`, `alert_data`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `limit_group`, `list`,
+//! `merge`, `problem`, `replay`, `reservation`, `shedding`, `signature`, `simulation`; `references` names the schemas of requests.
 
+mod adaptive;
 mod alert;
 mod alert_data;
 mod audit;
@@ -26,8 +27,10 @@ mod references;
 mod replay;
 mod reservation;
 mod shedding;
+mod signature;
 mod simulation;
 
+pub use adaptive::*;
 pub use alert::*;
 pub use alert_data::*;
 pub use audit::*;
@@ -46,4 +49,5 @@ pub use problem::*;
 pub use replay::*;
 pub use reservation::*;
 pub use shedding::*;
+pub use signature::*;
 pub use simulation::*;
