@@ -137,8 +137,8 @@ impl Lanes {
 
     /// A step of a connection.
     fn advance(self: &Arc<Self>, connection: &Arc<Connection>) {
-        // Before the step, so that what happens during it leads to another one.
-        connection.is_ready.store(false, Ordering::Release);
+        // Before the step, so that what happens during it leads to another one. A swap, so that the step sees what happened before.
+        connection.is_ready.swap(false, Ordering::AcqRel);
         let ended = {
             let mut slot = connection.serving.lock();
             let Some(serving) = slot.as_mut() else { return };
