@@ -1124,7 +1124,7 @@ export interface components {
         /** @description Something that is wrong with a destination, a limit group, or Weir itself now. */
         ActiveAlert: {
             /** @description As the `data` of such an event, with the figures of now. */
-            data: Record<string, never>;
+            data?: components["schemas"]["AlertData"];
             /**
              * @description Null for an alert about a limit group or about Weir itself, and so is its name.
              * @example dst_01h2xcejqtf2nbrexx3vqjhp41
@@ -1293,6 +1293,201 @@ export interface components {
              * @example 14
              */
             value: number;
+        };
+        /** @description What waited when an alert was raised. */
+        AlertBacklog: {
+            /**
+             * Format: int64
+             * @description The time until it is sent; null if it never is, or nobody knows.
+             * @default null
+             */
+            drain_eta_s: number | null;
+            /**
+             * Format: int64
+             * @default 0
+             */
+            oldest_age_s?: number;
+            /**
+             * Format: int64
+             * @default 0
+             */
+            waiting?: number;
+        };
+        /**
+         * @description What an alert says. Each type of alerts has some of the fields. It contains neither the URL nor headers of a destination,
+         *     because its recipients are not the owner of the destination.
+         */
+        AlertData: {
+            /**
+             * Format: double
+             * @description Of all members of the group, in the last minute, as `sends_per_s`.
+             * @default null
+             */
+            arrivals_per_s?: number | null;
+            /** @default null */
+            backlog?: components["schemas"]["AlertBacklog"] | null;
+            /**
+             * @description Why, as a word.
+             * @default null
+             */
+            cause?: string | null;
+            /**
+             * Format: int64
+             * @description All dead letters of the destination.
+             * @default null
+             */
+            dead_letters?: number | null;
+            /**
+             * @description The destination that it is about.
+             * @default null
+             * @example dst_01h2xcejqtf2nbrexx3vqjhp41
+             */
+            destination_id?: string | null;
+            /**
+             * Format: int64
+             * @description How many destinations a fault of Weir itself stalls.
+             * @default null
+             */
+            destinations?: number | null;
+            /**
+             * @description The limit group that it is about.
+             * @default null
+             * @example lgr_01h2xcejqtf2nbrexx3vqjhp41
+             */
+            limit_group_id?: string | null;
+            /** @default null */
+            limit_keys?: components["schemas"]["AlertLimitKeys"] | null;
+            /**
+             * Format: double
+             * @description Null: the group has no limits now.
+             * @default null
+             */
+            limit_per_s?: number | null;
+            /**
+             * Format: int64
+             * @description How many members the group holds back.
+             * @default null
+             */
+            members?: number | null;
+            /**
+             * @description The name of the destination or the group at that time.
+             * @default null
+             */
+            name?: string | null;
+            /**
+             * @description Whether at least as much arrives at the members of the group as is sent.
+             * @default null
+             */
+            never_drains?: boolean | null;
+            /**
+             * Format: int64
+             * @description The dead letters since the last alert about them.
+             * @default null
+             */
+            new?: number | null;
+            /**
+             * Format: date-time
+             * @description When the next send tries whether the receiver answers again.
+             * @default null
+             */
+            next_probe_at?: string | null;
+            /**
+             * Format: double
+             * @description The adaptive pace.
+             * @default null
+             */
+            per_s?: number | null;
+            /** @default null */
+            period?: string | null;
+            /**
+             * @description Why, in words.
+             * @default null
+             */
+            reason?: string | null;
+            /**
+             * @description The measures of a backlog that are above their thresholds: `backlog_depth`, `oldest_age_s`, `drain_beyond_ttl`. The
+             *     alert that ends another has the same.
+             * @default null
+             */
+            reasons?: string[] | null;
+            /**
+             * Format: int64
+             * @default null
+             */
+            refused?: number | null;
+            /**
+             * Format: int64
+             * @description The sends that were looked at, and how many of them were refused.
+             * @default null
+             */
+            sends?: number | null;
+            /**
+             * Format: double
+             * @default null
+             */
+            sends_per_s?: number | null;
+            /**
+             * @description The setting that helps against refusals within the limit, its value, and the period of its limit.
+             * @default null
+             */
+            setting?: string | null;
+            /**
+             * Format: date-time
+             * @description Since when it has lasted.
+             * @default null
+             */
+            since?: string | null;
+            /**
+             * Format: double
+             * @description What the receiver took while it refused; null: too little was sent to say.
+             * @default null
+             */
+            takes_per_s?: number | null;
+            /**
+             * @description The tenant of the destination or the group; `*`: of all.
+             * @default
+             */
+            tenant?: string;
+            /** @default null */
+            thresholds?: components["schemas"]["AlertThresholds"] | null;
+            /**
+             * Format: double
+             * @description What it was within the last hour.
+             * @default null
+             */
+            usual_per_s?: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            value?: number | null;
+        };
+        /** @description Limit keys that wait for limits of their own. */
+        AlertLimitKeys: {
+            /**
+             * Format: int64
+             * @description How many others there are.
+             * @default 0
+             */
+            more?: number;
+            /**
+             * @description Those that take longest.
+             * @default []
+             */
+            named?: string[];
+        };
+        /** @description The thresholds of the measures that an alert names, as far as they are numbers that are set. */
+        AlertThresholds: {
+            /**
+             * Format: int32
+             * @default null
+             */
+            backlog_depth?: number | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            oldest_age_s?: number | null;
         };
         /** @description The thresholds above which a destination raises alerts; `null` disables a threshold. */
         Alerts: {

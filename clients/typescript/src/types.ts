@@ -99,6 +99,7 @@ export type SecretRotation = Schemas["RotateSecretRequest"];
 export type NewEvent = Schemas["EventRequest"];
 export type AcceptedEvent = Schemas["AcceptedEvent"];
 export type ActiveAlert = Schemas["ActiveAlert"];
+export type AlertData = Schemas["AlertData"];
 /** `data` is any JSON; integers beyond 2^53 are `bigint`. */
 export type Event = Schemas["Event"];
 export type EventDetail = Schemas["EventDetail"];

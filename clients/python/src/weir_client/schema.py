@@ -30,44 +30,7 @@ class AcceptedEvent(TypedDict):
     type: str
 
 
-class ActiveAlert(TypedDict):
-    """
-    Something that is wrong with a destination, a limit group, or Weir itself now.
-    """
-
-    data: dict[str, Any]
-    """As the `data` of such an event, with the figures of now."""
-
-    destination_id: str | None
-    """Null for an alert about a limit group or about Weir itself, and so is its name."""
-
-    destination_name: str | None
-    limit_group_id: str | None
-    """Null for an alert about a destination or about Weir itself, and so is its name."""
-
-    limit_group_name: str | None
-    tenant: str
-    """`*`: the members of the group may be of any tenant, or it is about Weir itself."""
-
-    type: str
-    """The type of the event that says so."""
-
-
 ActiveAlertType: TypeAlias = str
-
-
-class ActiveAlerts(TypedDict):
-    """
-    One page of what is wrong now.
-    """
-
-    as_of: str
-    counts: dict[str, int]
-    """The number of destinations or limit groups with alerts of each type, in all tenants of the filter."""
-
-    data: list[ActiveAlert]
-    next_cursor: str | None
-    """The `cursor` of the next page; null on the last page. Rows may move between two pages."""
 
 
 class ActivitySubject(TypedDict):
@@ -121,6 +84,39 @@ class AdaptiveRequest(TypedDict):
 
     min_per_s: NotRequired[float | None]
     """The pace never falls below this."""
+
+
+class AlertBacklog(TypedDict):
+    """
+    What waited when an alert was raised.
+    """
+
+    drain_eta_s: int | None
+    """The time until it is sent; null if it never is, or nobody knows."""
+
+    oldest_age_s: NotRequired[int]
+    waiting: NotRequired[int]
+
+
+class AlertLimitKeys(TypedDict):
+    """
+    Limit keys that wait for limits of their own.
+    """
+
+    more: NotRequired[int]
+    """How many others there are."""
+
+    named: NotRequired[list[str]]
+    """Those that take longest."""
+
+
+class AlertThresholds(TypedDict):
+    """
+    The thresholds of the measures that an alert names, as far as they are numbers that are set.
+    """
+
+    backlog_depth: NotRequired[int | None]
+    oldest_age_s: NotRequired[int | None]
 
 
 class Alerts(TypedDict):
@@ -1602,6 +1598,87 @@ class AdaptiveRate(TypedDict):
     """Since when it has this reason."""
 
 
+class AlertData(TypedDict):
+    """
+    What an alert says. Each type of alerts has some of the fields. It contains neither the URL nor headers of a destination,
+    because its recipients are not the owner of the destination.
+    """
+
+    arrivals_per_s: NotRequired[float | None]
+    """Of all members of the group, in the last minute, as `sends_per_s`."""
+
+    backlog: NotRequired[AlertBacklog | None]
+    cause: NotRequired[str | None]
+    """Why, as a word."""
+
+    dead_letters: NotRequired[int | None]
+    """All dead letters of the destination."""
+
+    destination_id: NotRequired[str | None]
+    """The destination that it is about."""
+
+    destinations: NotRequired[int | None]
+    """How many destinations a fault of Weir itself stalls."""
+
+    limit_group_id: NotRequired[str | None]
+    """The limit group that it is about."""
+
+    limit_keys: NotRequired[AlertLimitKeys | None]
+    limit_per_s: NotRequired[float | None]
+    """Null: the group has no limits now."""
+
+    members: NotRequired[int | None]
+    """How many members the group holds back."""
+
+    name: NotRequired[str | None]
+    """The name of the destination or the group at that time."""
+
+    never_drains: NotRequired[bool | None]
+    """Whether at least as much arrives at the members of the group as is sent."""
+
+    new: NotRequired[int | None]
+    """The dead letters since the last alert about them."""
+
+    next_probe_at: NotRequired[str | None]
+    """When the next send tries whether the receiver answers again."""
+
+    per_s: NotRequired[float | None]
+    """The adaptive pace."""
+
+    period: NotRequired[str | None]
+    reason: NotRequired[str | None]
+    """Why, in words."""
+
+    reasons: NotRequired[list[str] | None]
+    """
+    The measures of a backlog that are above their thresholds: `backlog_depth`, `oldest_age_s`, `drain_beyond_ttl`. The
+    alert that ends another has the same.
+    """
+
+    refused: NotRequired[int | None]
+    sends: NotRequired[int | None]
+    """The sends that were looked at, and how many of them were refused."""
+
+    sends_per_s: NotRequired[float | None]
+    setting: NotRequired[str | None]
+    """The setting that helps against refusals within the limit, its value, and the period of its limit."""
+
+    since: NotRequired[str | None]
+    """Since when it has lasted."""
+
+    takes_per_s: NotRequired[float | None]
+    """What the receiver took while it refused; null: too little was sent to say."""
+
+    tenant: NotRequired[str]
+    """The tenant of the destination or the group; `*`: of all."""
+
+    thresholds: NotRequired[AlertThresholds | None]
+    usual_per_s: NotRequired[float | None]
+    """What it was within the last hour."""
+
+    value: NotRequired[int | None]
+
+
 class ApiKey(TypedDict):
     """
     An API key, without its secret.
@@ -2468,6 +2545,43 @@ class VerifyRequest(TypedDict):
     """A signature is not valid if its time differs by more than this from now. If absent, the age does not matter."""
 
     url: NotRequired[RawBody | None]
+
+
+class ActiveAlert(TypedDict):
+    """
+    Something that is wrong with a destination, a limit group, or Weir itself now.
+    """
+
+    data: NotRequired[AlertData]
+    """As the `data` of such an event, with the figures of now."""
+
+    destination_id: str | None
+    """Null for an alert about a limit group or about Weir itself, and so is its name."""
+
+    destination_name: str | None
+    limit_group_id: str | None
+    """Null for an alert about a destination or about Weir itself, and so is its name."""
+
+    limit_group_name: str | None
+    tenant: str
+    """`*`: the members of the group may be of any tenant, or it is about Weir itself."""
+
+    type: str
+    """The type of the event that says so."""
+
+
+class ActiveAlerts(TypedDict):
+    """
+    One page of what is wrong now.
+    """
+
+    as_of: str
+    counts: dict[str, int]
+    """The number of destinations or limit groups with alerts of each type, in all tenants of the filter."""
+
+    data: list[ActiveAlert]
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page. Rows may move between two pages."""
 
 
 Audit = TypedDict(
