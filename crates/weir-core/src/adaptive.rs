@@ -405,7 +405,8 @@ impl AdaptiveRate {
         if self.wall.is_some() {
             return;
         }
-        let Epoch { from, sent, was_full, answers } = self.epoch;
+        let Epoch { from, sent, was_full, answers: all } = self.epoch;
+        let (answers, errors) = self.without_errors(&all);
         let dt = now.since(from).as_secs_f64();
         let n = answers.answers();
         let is_wall = answers.ok == 0 && answers.bad >= self.refusals_of_a_wall() && dt >= EPOCH_S;
@@ -425,8 +426,9 @@ impl AdaptiveRate {
         // A slow pace has few slots in an epoch, and a part of one sends nothing.
         let slots = (self.per_s(now) * dt).floor().max(1.0);
         let is_paced = f64::from(sent) >= 0.85 * slots;
-        let rate = if f64::from(sent) >= slots { self.per_s(now) } else { self.rate.min(f64::from(sent.max(n)) / dt) };
+        let rate = if f64::from(sent) >= slots { self.per_s(now) } else { self.rate.min(f64::from(sent.max(all.answers())) / dt) };
         self.epoch = Epoch::new(now);
+        self.note_errors(errors);
         self.note_start(&answers, rate, is_excused, now);
         let is_settling = !is_early && answers.bad.saturating_mul(std::mem::replace(&mut self.settling, u32::MAX)) < n;
         if self.resolve(&answers, now) {

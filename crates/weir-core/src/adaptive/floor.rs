@@ -16,6 +16,11 @@ const WELL_BELOW: f64 = 0.7;
 const WEIGHT: f64 = 200.0;
 const REMEMBERED: f64 = 1_000.0;
 
+/// The same two numbers for the errors of a receiver whose limit says 429: that so many are more than
+/// [`EXCUSED`] is believed at these odds.
+const MORE_ERRORS: f64 = 0.25;
+const CLEAR_ERRORS: f64 = 5.0;
+
 /// A smaller background is none.
 const NONE: f64 = 0.006;
 
@@ -59,6 +64,18 @@ pub(super) struct Floor {
     evidence: f64,
     /// The answers that it comes from, the refusals and the 429s among them. No [`Sample`]: the state is to stay small.
     weighed: [u32; 3],
+    /// The limit of the receiver has said 429.
+    #[serde(default)]
+    says_429: bool,
+    /// The background has no 429s.
+    #[serde(default)]
+    pub(super) is_of_failures: bool,
+    /// The 429s of the start below what is taken.
+    #[serde(default)]
+    start_429: u32,
+    /// The evidence that a receiver that says 429 fails more than [`EXCUSED`].
+    #[serde(default)]
+    errors: f64,
 }
 
 impl AdaptiveRate {
@@ -94,18 +111,48 @@ impl AdaptiveRate {
             let Tally(answers, bad) = below;
             let share = (bad - 1.0) / answers;
             if share > 0.0 && share <= 2.0 * EXCUSED {
+                self.floor.is_of_failures = self.floor.start_429 == 0;
                 self.set_background(share);
                 self.next_background_test = now + seconds(BACKGROUND_TEST_S);
             }
             return;
         }
         let floor = &mut self.floor;
+        floor.start_429 += answers.throttled;
         if rate > 1.4 * floor.pace {
             floor.pace = rate;
             let Tally(answers, bad) = std::mem::take(&mut floor.there);
             floor.below.add(answers, bad);
         }
         floor.there.add(n, bad);
+    }
+
+    /// The answers without errors that are no matter of the pace, and the evidence that they are more than that. Where a
+    /// limit says 429, other failures say little about it: up to [`EXCUSED`] of them do not count.
+    pub(super) fn without_errors(&self, answers: &Sample) -> (Sample, f64) {
+        let (failed, ok) = (answers.bad - answers.throttled, answers.ok);
+        let none = (MORE_ERRORS / EXCUSED).ln();
+        let fewer = ((1.0 - MORE_ERRORS) / (1.0 - EXCUSED)).ln();
+        let evidence = (self.floor.errors + f64::from(failed) * none + f64::from(ok) * fewer).max(0.0);
+        let excuses = self.floor.says_429 && self.background == 0.0 && evidence < CLEAR_ERRORS;
+        (if excuses { answers.without_failures() } else { *answers }, evidence)
+    }
+
+    /// An epoch has ended with this evidence.
+    pub(super) fn note_errors(&mut self, evidence: f64) {
+        self.floor.errors = if evidence < CLEAR_ERRORS { evidence } else { 0.0 };
+    }
+
+    /// Too much was refused. When most of it was 429, the limit says 429, and a background of failures is none of its.
+    pub(super) fn note_429(&mut self, answers: &Sample) -> Sample {
+        if answers.throttled < 3 || answers.throttled * 2 < answers.bad {
+            return *answers;
+        }
+        self.floor.says_429 = true;
+        if self.floor.is_of_failures && self.background > 0.0 && self.background <= EXCUSED {
+            self.set_background(0.0);
+        }
+        self.without_errors(answers).0
     }
 
     /// The background is this share.
