@@ -414,8 +414,8 @@ impl AdaptiveRate {
             dt >= EARLY_S && f64::from(answers.bad) >= 5.0 + self.background * f64::from(n) && answers.bad * 2 >= n;
         // A few refusals may be chance: they wait for more answers.
         let is_excused = self.is_excused(&answers);
-        let is_doubtful = (1..3).contains(&answers.bad)
-            && n < DOUBTFUL_ANSWERS
+        let is_doubtful = ((1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS
+            || answers.bad >= 3 && self.may_be_excused(&answers))
             && dt < DOUBTFUL_S
             && !is_excused
             && self.background == 0.0;

@@ -83,8 +83,9 @@ impl AdaptiveRate {
     pub(super) fn is_excused(&self, answers: &Sample) -> bool {
         let n = f64::from(answers.answers());
         // A window of the receiver may have filled up at the end of the epoch, and more would only make its wall longer.
+        // One 429 may be chance.
         let most = match answers.throttled {
-            0 => EXCUSED * n + 2.0 * (EXCUSED * (1.0 - EXCUSED) * n).sqrt(),
+            0 | 1 => EXCUSED * n + 2.0 * (EXCUSED * (1.0 - EXCUSED) * n).sqrt(),
             _ => 1.0,
         };
         self.ceiling.is_none()
@@ -92,6 +93,14 @@ impl AdaptiveRate {
             && answers.answers() >= EXCUSED_OF
             && f64::from(answers.bad) <= most
             && (answers.bad == 1 || self.rate > 1.5 * self.floor.excused_at)
+    }
+
+    /// Whether a few answers more of the start will tell if these failures are excused.
+    pub(super) fn may_be_excused(&self, answers: &Sample) -> bool {
+        self.ceiling.is_none()
+            && answers.throttled <= 1
+            && answers.bad * 2 < answers.answers()
+            && answers.answers() < EXCUSED_OF
     }
 
     /// Notes an epoch of the start. When it ends the start, what was seen well below is the background.
