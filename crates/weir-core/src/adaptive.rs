@@ -426,7 +426,11 @@ impl AdaptiveRate {
         // A slow pace has few slots in an epoch, and a part of one sends nothing.
         let slots = (self.per_s(now) * dt).floor().max(1.0);
         let is_paced = f64::from(sent) >= 0.85 * slots;
-        let rate = if f64::from(sent) >= slots { self.per_s(now) } else { self.rate.min(f64::from(sent.max(all.answers())) / dt) };
+        let rate = if f64::from(sent) >= slots {
+            self.per_s(now)
+        } else {
+            self.rate.min(f64::from(sent.max(all.answers())) / dt)
+        };
         self.epoch = Epoch::new(now);
         self.note_errors(errors);
         self.note_start(&answers, rate, is_excused, now);
@@ -438,7 +442,7 @@ impl AdaptiveRate {
         } else if is_early && answers.ok > 0 && self.is_cut_proven && self.is_recent_cut(2.0 * EARLY_S, now) {
             // A receiver that counts what it refused needs a moment, too.
         } else if self.doubt.is_none() {
-            match if is_excused { Judgement::Fine } else { self.judge(&answers, is_early) } {
+            match if is_excused { Judgement::Fine } else { self.judge(&answers, is_early, now) } {
                 Judgement::TooMany(answers) => self.refused(&answers, rate, is_early, dt, now),
                 Judgement::Unclear => {}
                 Judgement::Fine => self.fine(&answers, rate, was_full && !is_paced, is_paced, dt, now),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AdaptiveRate, BACKGROUND_TEST_S, CLIMBED, Sample, seconds};
+use super::{AdaptiveRate, BACKGROUND_TEST_S, CLIMBED, REST_S, Sample, held::TELLING_S, seconds};
 use crate::Timestamp;
 
 /// While starting, up to this share is believed only when a higher pace has shown whether the pace is its cause: a limit
@@ -28,6 +28,10 @@ const NONE: f64 = 0.006;
 const MORE: f64 = 0.06;
 /// The logarithm of the odds at which they are believed: once in some 50,000 answers by chance.
 const CLEAR: f64 = 7.6;
+/// At a pace that the receiver has taken more than once, single 429s are the bursts of others, or sends that left late:
+/// these shares are told apart there, at these odds. What is above that pace is refused at the first sign.
+const RESTING: (f64, f64) = (0.005, 0.03);
+const CLEAR_RESTING: f64 = 4.0;
 
 /// Answers and the refusals among them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -177,8 +181,9 @@ impl AdaptiveRate {
 
     /// Whether more is refused than the background explains. Where there is one, a sequential test (CUSUM, Page 1954)
     /// weighs the answers of several epochs, because a small share needs many.
-    pub(super) fn judge(&mut self, answers: &Sample, is_early: bool) -> Judgement {
-        if self.background == 0.0 || is_early || answers.ok == 0 {
+    pub(super) fn judge(&mut self, answers: &Sample, is_early: bool, now: Timestamp) -> Judgement {
+        let is_resting = !is_early && answers.ok > 0 && self.is_at_rest(answers, now);
+        if !is_resting && (self.background == 0.0 || is_early || answers.ok == 0) {
             if self.is_too_many(answers) {
                 return Judgement::TooMany(*answers);
             }
@@ -186,7 +191,10 @@ impl AdaptiveRate {
                 return Judgement::Fine;
             }
         }
-        let (none, more) = (self.background, self.background + MORE.max(0.5 * self.background));
+        let ((none, more), clear) = match is_resting {
+            true => (RESTING, CLEAR_RESTING),
+            false => ((self.background, self.background + MORE.max(0.5 * self.background)), CLEAR),
+        };
         let of_bad = f64::from(answers.bad) * (more / none).ln();
         let of_ok = f64::from(answers.ok) * ((1.0 - more) / (1.0 - none)).ln();
         let floor = &mut self.floor;
@@ -194,18 +202,30 @@ impl AdaptiveRate {
         let [n, bad, throttled] = &mut floor.weighed;
         (*n, *bad) = (*n + answers.answers(), *bad + answers.bad);
         *throttled += answers.throttled;
-        if floor.evidence >= CLEAR {
+        if floor.evidence >= clear {
             let least_bad_in_flight = answers.least_bad_in_flight;
             let (ok, bad, throttled) = (*n - *bad, *bad, *throttled);
             return Judgement::TooMany(Sample { ok, bad, throttled, least_bad_in_flight, ..Sample::default() });
         }
-        if floor.evidence >= 0.5 * CLEAR {
+        if floor.evidence >= 0.5 * clear {
             return Judgement::Unclear;
         }
         if floor.evidence <= 0.0 {
             self.forget_evidence();
         }
         Judgement::Fine
+    }
+
+    /// Whether the pace is no higher than the receiver has taken more than once, and it refuses by 429 only. A longer
+    /// window is exceeded by a little for long, and a limit of the concurrency is met by the window.
+    fn is_at_rest(&self, answers: &Sample, now: Timestamp) -> bool {
+        self.background == 0.0
+            && answers.throttled == answers.bad
+            && self.doubted.is_none()
+            && self.refused_window.is_none()
+            && self.rest_s > REST_S
+            && self.memory_s(now) < TELLING_S
+            && self.ceiling.is_some_and(|ceiling| self.rate <= 1.001 * CLIMBED * ceiling)
     }
 
     /// The background follows what is seen at a pace that the receiver took, but never above what a test has found: it
