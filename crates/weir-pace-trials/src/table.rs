@@ -97,14 +97,14 @@ Why:
   its rate is taken for as long as its room lasts. ATB and AIMD rise by a little for so long that they use it up each
   time; Weir rests at 0.97 of what was refused. It has its pace after 3 s and they after 45 to 79 s.
 - *Fewer refusals at a lower goodput*: who sends less is refused less. Weir pays 1 % of its sends for finding a rise.
-- *The time until 90 % after a rise or an outage*: who has no ceiling from before is there at once, and refused or late as
-  often as the first table says. Weir rests up to 25 s after it was refused, because a receiver that refused a moment ago
-  mostly still does, and then climbs in steps.
-- *Pools*: those that lead let a queue grow at the receiver, so its workers never wait, and a request waits for two to
-  three times as long. Where one answer in twenty takes twenty times as long, a smaller window leaves workers idle now
-  and then.
+- *The time after an outage of a minute*: a probe finds its end up to 8 s late, and the pace goes on at 0.7 of what it was
+  and climbs, so that the catch-up is no second outage.
+- *Pools*: those that lead let a queue grow at the receiver, so its workers never wait, and one request in a hundred waits
+  twice as long (ARC) or more. With the smaller queue of Weir a worker is idle now and then, where one answer in twenty takes
+  twenty times as long.
 - *Five times slower for everybody*: a base that rose is believed after two epochs with half of the window.
-- *60 per minute with `Retry-After`*: the request that ends a wall waits until the second that was named has passed.
+- *60 per minute with `Retry-After`*: after a wall Weir goes on at 0.95 of what the last window took. The others send what
+  they have until they are refused, 1.6 to 5 % of the time.
 ";
 
 /// The figures in which an opponent is better, one line for the receiver.
@@ -122,7 +122,7 @@ fn leaders(scenario: &Scenario, cells: &[Worst; ALL.len()]) -> String {
         if other.refused + 0.002 <= ours.refused {
             figures.push(format!("{:.1} % refused for {:.1} %", 100.0 * other.refused, 100.0 * ours.refused));
         }
-        if other.to_90_s + 5.0 <= ours.to_90_s {
+        if other.to_90_s.is_finite() && other.to_90_s + 5.0 <= ours.to_90_s {
             figures.push(format!("90 % after {} for {}", seconds(other.to_90_s), seconds(ours.to_90_s)));
         }
         if scenario.judges_latency && other.p99_s <= 0.8 * ours.p99_s {
