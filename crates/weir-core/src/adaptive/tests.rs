@@ -122,7 +122,7 @@ fn errors_do_not_count_where_the_limit_says_429() {
 #[test]
 fn single_429s_at_a_pace_that_was_taken_before_lower_nothing() {
     let mut rate = new();
-    (rate.rate, rate.ceiling, rate.rest_s) = (97.0, Some(100.0), 2.0 * REST_S);
+    (rate.rate, rate.ceiling, rate.rest_s, rate.rest_until) = (97.0, Some(100.0), 2.0 * REST_S, at(3_600_000));
     for from in 0..20 {
         second(&mut rate, from * 1_000, 95, if from % 2 == 0 { 2 } else { 0 });
     }
