@@ -164,11 +164,12 @@ fn a_receiver_that_counts_what_it_refused_is_used() {
     assert!(found.goodput >= 0.8 && found.refused <= 0.02, "{found:?}");
 }
 
-/// Otherwise a miss on real sockets would say nothing about them.
+/// Otherwise a miss on real sockets would say nothing about them. The time after a rise depends on where in a rest it comes,
+/// so the median of three seeds is chance.
 #[test]
 fn the_receivers_of_real_sockets_get_in_virtual_time_what_is_wanted() {
     for class in real::all() {
-        let missed = class.missed(&class.in_virtual_time(SEEDS));
+        let missed = class.missed(&class.in_virtual_time(4 * SEEDS));
         assert!(missed.is_empty(), "{}: {missed:?}", class.scenario.name);
     }
 }
