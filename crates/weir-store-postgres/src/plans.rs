@@ -290,8 +290,9 @@ async fn hot_statements_use_their_indexes() {
     let alone = ["Backward using deliveries_of_destination"];
     assert_plan_with("off", &mut connection, "past deliveries", &past_deliveries(), &alone, ["deliveries"; 3]).await;
     raw_sql("ROLLBACK").execute(&mut connection).await.unwrap();
-    let range = ["attempts_20270115_pkey"];
-    assert_plan_with("off", &mut connection, "past attempts", &past_attempts(), &range, ["deliveries"; 3]).await;
+    // Without values no partition is left; no other is scanned.
+    let range = ["Subplans Removed"];
+    assert_plan_with("off", &mut connection, "past attempts", &past_attempts(), &range, ["attempts"; 3]).await;
     let claimed = ["deliveries_claimed"];
     for (name, sql) in [("expired claims", EXPIRED), ("orphaned claims", ORPHANED)] {
         assert_plan_with("off", &mut connection, name, sql, &claimed, ["deliveries", "events", "attempts"]).await;
