@@ -405,7 +405,8 @@ impl AdaptiveRate {
         if self.wall.is_some() {
             return;
         }
-        let Epoch { from, sent, was_full, answers } = self.epoch;
+        let Epoch { from, sent, was_full, answers: all } = self.epoch;
+        let (answers, errors) = self.without_errors(&all);
         let dt = now.since(from).as_secs_f64();
         let n = answers.answers();
         let is_wall = answers.ok == 0 && answers.bad >= self.refusals_of_a_wall() && dt >= EPOCH_S;
@@ -413,8 +414,8 @@ impl AdaptiveRate {
             dt >= EARLY_S && f64::from(answers.bad) >= 5.0 + self.background * f64::from(n) && answers.bad * 2 >= n;
         // A few refusals may be chance: they wait for more answers.
         let is_excused = self.is_excused(&answers);
-        let is_doubtful = (1..3).contains(&answers.bad)
-            && n < DOUBTFUL_ANSWERS
+        let is_doubtful = ((1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS
+            || answers.bad >= 3 && self.may_be_excused(&answers))
             && dt < DOUBTFUL_S
             && !is_excused
             && self.background == 0.0;
@@ -425,8 +426,13 @@ impl AdaptiveRate {
         // A slow pace has few slots in an epoch, and a part of one sends nothing.
         let slots = (self.per_s(now) * dt).floor().max(1.0);
         let is_paced = f64::from(sent) >= 0.85 * slots;
-        let rate = if f64::from(sent) >= slots { self.per_s(now) } else { self.rate.min(f64::from(sent.max(n)) / dt) };
+        let rate = if f64::from(sent) >= slots {
+            self.per_s(now)
+        } else {
+            self.rate.min(f64::from(sent.max(all.answers())) / dt)
+        };
         self.epoch = Epoch::new(now);
+        self.note_errors(errors);
         self.note_start(&answers, rate, is_excused, now);
         let is_settling = !is_early && answers.bad.saturating_mul(std::mem::replace(&mut self.settling, u32::MAX)) < n;
         if self.resolve(&answers, now) {
@@ -436,7 +442,7 @@ impl AdaptiveRate {
         } else if is_early && answers.ok > 0 && self.is_cut_proven && self.is_recent_cut(2.0 * EARLY_S, now) {
             // A receiver that counts what it refused needs a moment, too.
         } else if self.doubt.is_none() {
-            match if is_excused { Judgement::Fine } else { self.judge(&answers, is_early) } {
+            match if is_excused { Judgement::Fine } else { self.judge(&answers, is_early, now) } {
                 Judgement::TooMany(answers) => self.refused(&answers, rate, is_early, dt, now),
                 Judgement::Unclear => {}
                 Judgement::Fine => self.fine(&answers, rate, was_full && !is_paced, is_paced, dt, now),

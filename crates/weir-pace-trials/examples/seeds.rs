@@ -1,4 +1,5 @@
-//! Weir's figures on every receiver over many seeds: the median and the worst seed. For comparing two versions:
+//! Weir's figures on every receiver over many seeds: the median and the worst seed, and what the oracle gets. For
+//! comparing two versions:
 //! `cargo run -p weir-pace-trials --example seeds -- 20 [a part of a name [milliseconds that sends are late]]`.
 
 use weir_pace_trials::{judge::Figures, opponents::ALL, real, scenarios, table, unseen};
@@ -11,7 +12,7 @@ fn main() {
     let real = || real::all().into_iter().map(|class| class.scenario);
     let sets = [("", scenarios::all()), ("unseen: ", unseen::all()), ("real: ", real().collect())];
     println!(
-        "{:58} {:>22} {:>17} {:>13} {:>13} {:>13}  all: goodput, refused",
+        "{:58} {:>22} {:>17} {:>13} {:>13} {:>13}  all: goodput, refused; oracle",
         "receiver: median / worst", "goodput", "refused %", "to 90 % s", "flooding s", "p99 s"
     );
     for (set, mut scenarios) in sets {
@@ -32,6 +33,7 @@ fn main() {
                 }
                 (values[values.len() / 2], values[0])
             };
+            let oracle = table::worst(scenario, &table::play(scenario, ALL[ALL.len() - 1], seeds));
             let mean = |of: fn(&Figures) -> f64| played.iter().map(of).sum::<f64>() / played.len() as f64;
             let goodput = of(|f| &f.goodput, f64::min);
             let refused = of(|f| &f.refused, f64::max);
@@ -40,7 +42,7 @@ fn main() {
             let p99_s = of(|f| &f.p99_s, f64::max);
             let (good, bad) = (mean(|f| f.goodput_all), mean(|f| f.refused_all));
             println!(
-                "{:58} {:>10.2} / {:.2} {:>10.1} / {:>4.1} {:>8.0} / {:>3.0} {:>7.1} / {:>4.1} {:>6.2} / {:>4.2}   {good:.2} {:.1}",
+                "{:58} {:>10.2} / {:.2} {:>10.1} / {:>4.1} {:>8.0} / {:>3.0} {:>7.1} / {:>4.1} {:>6.2} / {:>4.2}   {good:.2} {:.1}; {:.2} {:.1}",
                 format!("{set}{}", scenario.name),
                 goodput.0,
                 goodput.1,
@@ -52,7 +54,9 @@ fn main() {
                 flooding_s.1,
                 p99_s.0,
                 p99_s.1,
-                100.0 * bad
+                100.0 * bad,
+                oracle.goodput,
+                100.0 * oracle.refused
             );
         }
     }

@@ -164,12 +164,25 @@ fn a_receiver_that_counts_what_it_refused_is_used() {
     assert!(found.goodput >= 0.8 && found.refused <= 0.02, "{found:?}");
 }
 
-/// Otherwise a miss on real sockets would say nothing about them.
+/// Otherwise a miss on real sockets would say nothing about them. The time after a rise depends on where in a rest it comes,
+/// so the median of three seeds is chance.
 #[test]
 fn the_receivers_of_real_sockets_get_in_virtual_time_what_is_wanted() {
     for class in real::all() {
-        let missed = class.missed(&class.in_virtual_time(SEEDS));
+        let missed = class.missed(&class.in_virtual_time(4 * SEEDS));
         assert!(missed.is_empty(), "{}: {missed:?}", class.scenario.name);
+    }
+}
+
+/// The limit says 429, so the errors are not doubted: each of the seeds is used, also after a fall and a rise.
+#[test]
+fn no_seed_takes_errors_for_the_limit_of_a_receiver_that_says_429() {
+    for name in ["policer 50/15/80, 5 % errors", "policer 15, 3 % errors", "policer 30, 5 % errors"] {
+        let scenario = unseen::all().into_iter().find(|scenario| scenario.name == name).expect("a scenario");
+        for (seed, figures) in (1..).zip(play(&scenario, ALL[0], 12)) {
+            let least = figures.goodput.iter().copied().fold(1.0, f64::min);
+            assert!(least >= 0.85, "{name}, seed {seed}: {figures:?}");
+        }
     }
 }
 
@@ -180,10 +193,8 @@ fn receivers_that_the_pace_was_not_made_with_are_used() {
     for scenario in unseen::all() {
         let (goodput, refused) = match scenario.name {
             name if name.starts_with("concurrency") => (0.65, 0.02),
-            "policer 50/15/80, 5 % errors" => (0.7, 0.1),
-            "policer 20, 2 % errors" => (0.9, 0.05),
-            "strangers take 30 to 70 %" => (0.55, 0.03),
-            name if name.contains("errors") => (0.8, 0.12),
+            "strangers take 30 to 70 %" => (0.6, 0.03),
+            name if name.contains("errors") => (0.9, 0.12),
             name if name.contains("bans") => (0.8, 0.025),
             _ => (0.9, 0.03),
         };

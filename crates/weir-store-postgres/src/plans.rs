@@ -32,6 +32,7 @@ use crate::{
     flow_statements::{DUE_DESTINATIONS, LIVE_DUE, PLACES, SEND_HISTORY, SENT_COSTS, SENT_COUNTS},
     history::{
         HASHED, IN_ORDER, SENDS, Select, TENANTS_WITH_KEYS, event_deliveries, events_page, events_window_end, past,
+        past_attempts, past_deliveries,
     },
     ingest::KNOWN_KEYS,
     limit_group_members::MEMBERS,
@@ -286,7 +287,12 @@ async fn hot_statements_use_their_indexes() {
     let newest_first = ["Presorted Key: d.id", "Backward using deliveries_of_destination", "attempts_20270115_pkey"];
     assert_plan_with("off", &mut connection, "past", &past(), &newest_first, ["deliveries", "events", "attempts"])
         .await;
+    let alone = ["Backward using deliveries_of_destination"];
+    assert_plan_with("off", &mut connection, "past deliveries", &past_deliveries(), &alone, ["deliveries"; 3]).await;
     raw_sql("ROLLBACK").execute(&mut connection).await.unwrap();
+    // Without values no partition is left; no other is scanned.
+    let range = ["Subplans Removed"];
+    assert_plan_with("off", &mut connection, "past attempts", &past_attempts(), &range, ["attempts"; 3]).await;
     let claimed = ["deliveries_claimed"];
     for (name, sql) in [("expired claims", EXPIRED), ("orphaned claims", ORPHANED)] {
         assert_plan_with("off", &mut connection, name, sql, &claimed, ["deliveries", "events", "attempts"]).await;

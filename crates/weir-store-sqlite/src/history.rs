@@ -16,7 +16,9 @@ use weir_core::{
 use weir_store::{
     DeliveryDetail, EventFilter, History, ListOrder, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
     SendsRequest, StoreResult, delivery_ids_of, event_columns, first_id,
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, Row as _},
+    rows::{
+        self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, PAST_ATTEMPT_COLUMNS, PAST_DELIVERY_COLUMNS, Row as _,
+    },
 };
 
 use crate::{
@@ -143,7 +145,7 @@ pub(crate) const SENDS_OF_FLOW: &str = sends!("flow");
 /// million. So the order of the attempts is not asked for, and a test of the plan says that it is the key's.
 pub(crate) fn past() -> String {
     format!(
-        "SELECT {PAST_COLUMNS} FROM deliveries d INDEXED BY deliveries_of_destination
+        "SELECT {PAST_DELIVERY_COLUMNS}, {PAST_ATTEMPT_COLUMNS} FROM deliveries d INDEXED BY deliveries_of_destination
             LEFT JOIN attempts a ON a.delivery_id = d.id LEFT JOIN replays p ON p.id = d.replay_id
          WHERE d.destination_id = ? AND d.id <= ? AND (d.id < ? OR a.number > ?)
          ORDER BY d.id DESC LIMIT +?"

@@ -32,8 +32,9 @@ pub use self::{
     codes::{failure_code, interval_code, limits_json, outcome_code, phase_code, state_code},
     counters::{ALL_WAITING, counted_state, state_counts},
     deliveries::{
-        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, attempt, connection_json, cost,
-        delivery, error_condition, failed_delivery, in_states, past, response_body, response_headers_json, send,
+        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, PAST_ATTEMPT_COLUMNS, PAST_DELIVERY_COLUMNS,
+        attempt, connection_json, cost, delivery, error_condition, failed_delivery, in_states, past, past_attempt,
+        past_delivery, response_body, response_headers_json, send,
     },
     destinations::{Value, destination, destination_values, limit_change},
     event_types::{EVENT_TYPE_COLUMNS, catalogue_totals, event_type, event_type_size, known_event_type},

@@ -141,6 +141,7 @@ impl AdaptiveRate {
         // The ceiling of the cuts was none.
         self.ceiling = ceiling.filter(|_| self.background > 0.0);
         let found = share.min(0.6);
+        self.floor.is_of_failures = is_of_failures;
         self.set_background(if self.background > 0.0 { (self.background + found) / 2.0 } else { found });
         self.place_background_test(age_s, now);
         self.background_test_wait_s = (2.0 * self.background_test_wait_s).min(LONGEST_BACKGROUND_TEST_S);
@@ -184,6 +185,7 @@ impl AdaptiveRate {
 
     /// Refusals: the pace falls to what the receiver took.
     pub(super) fn refused(&mut self, answers: &Sample, rate: f64, is_early: bool, dt: f64, now: Timestamp) {
+        let answers = &self.note_429(answers);
         let n = f64::from(answers.answers());
         let share = f64::from(answers.bad) / n;
         let what = match answers.throttled {

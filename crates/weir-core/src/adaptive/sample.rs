@@ -137,6 +137,13 @@ impl Sample {
         self.ok + self.bad
     }
 
+    /// Only what was taken and what was answered 429.
+    pub(super) fn without_failures(&self) -> Self {
+        // The sum has no parts, so each refused request has found the mean.
+        let bad_in_flight = self.bad_in_flight * u64::from(self.throttled) / u64::from(self.bad.max(1));
+        Self { bad: self.throttled, bad_in_flight, ..*self }
+    }
+
     /// The mean time of the ok answers.
     pub(super) fn mean_s(&self) -> f64 {
         self.sum_s / f64::from(self.ok.max(1))

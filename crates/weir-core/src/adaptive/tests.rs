@@ -99,6 +99,46 @@ fn failures_at_the_share_of_the_background_lower_nothing_and_three_times_as_many
 }
 
 #[test]
+fn errors_do_not_count_where_the_limit_says_429() {
+    let mut rate = new();
+    second(&mut rate, 0, 10, 0);
+    second(&mut rate, 1_000, 10, 10);
+    let pace = rate.per_s(at(2_000));
+    let seconds = |rate: &mut AdaptiveRate, from: i64, (ok, failed): (u32, u32)| {
+        (from..from + 20).find_map(|second| {
+            second_of(rate, second * 1_000, ok, (failed, Verdict::Failed))
+                .filter(|change| change.reason == Reason::Throttled)
+        })
+    };
+    assert_eq!(seconds(&mut rate, 2, (9, 1)), None, "a tenth");
+    assert!(rate.per_s(at(22_000)) >= pace);
+    assert!(seconds(&mut rate, 22, (6, 4)).is_some(), "four tenths");
+    // Where it has not, two failures of ten are waited for, and then believed.
+    let mut other = new();
+    (other.rate, other.ceiling) = (10.0, Some(11.0));
+    assert!(seconds(&mut other, 0, (9, 1)).is_some());
+}
+
+#[test]
+fn single_429s_at_a_pace_that_was_taken_before_lower_nothing() {
+    let mut rate = new();
+    (rate.rate, rate.ceiling, rate.rest_s, rate.rest_until) = (97.0, Some(100.0), 2.0 * REST_S, at(3_600_000));
+    for from in 0..20 {
+        second(&mut rate, from * 1_000, 95, if from % 2 == 0 { 2 } else { 0 });
+    }
+    assert!(rate.per_s(at(20_000)) >= 97.0, "{:?}", rate.status(at(20_000)));
+    assert!(second(&mut rate, 20_000, 91, 6).is_some_and(|change| change.reason == Reason::Throttled));
+}
+
+#[test]
+fn a_start_waits_for_twenty_answers_before_failures_end_it() {
+    let mut rate = new();
+    assert_eq!(second_of(&mut rate, 0, 9, (3, Verdict::Failed)), None);
+    let change = second_of(&mut rate, 1_000, 20, (0, Verdict::Failed)).expect("a change");
+    assert_eq!((change.reason, change.to_per_s), (Reason::Starting, 20.0));
+}
+
+#[test]
 fn answers_to_permits_from_before_a_cut_are_ignored() {
     let mut rate = new();
     second(&mut rate, 0, 5, 5);

@@ -178,11 +178,20 @@ pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
     Ok(SendRecord { position, cost, delivered, is_unknown, is_refused, status_code, error_kind })
 }
 
-/// The columns of a delivery `d`, the replay `p` that took it, and an attempt `a`, for [`past`].
-pub const PAST_COLUMNS: &str = "d.id, d.state, coalesce(d.deliver_at, d.created_at), d.next_attempt_at, d.expires_at, \
-    p.created_at, a.number, a.id, a.sent_at, a.duration_ms, a.outcome, d.cost";
+/// The columns of a delivery `d` and the replay `p` that took it, for [`past_delivery`].
+pub const PAST_DELIVERY_COLUMNS: &str = "d.id, d.state, coalesce(d.deliver_at, d.created_at), d.next_attempt_at, \
+    d.expires_at, p.created_at, d.cost";
+
+/// The columns of an attempt `a` after those, for [`past`].
+pub const PAST_ATTEMPT_COLUMNS: &str = "a.number, a.id, a.sent_at, a.duration_ms, a.outcome";
 
 pub fn past<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecord, E> {
+    let attempt = row.optional_int(7)?.map(|_| past_attempt(row, 7)).transpose()?;
+    Ok(PastRecord { attempt, ..past_delivery(row)? })
+}
+
+/// A delivery without its attempts.
+pub fn past_delivery<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecord, E> {
     Ok(PastRecord {
         delivery_id: row.delivery_id(0)?,
         state: row.state(1)?,
@@ -190,17 +199,19 @@ pub fn past<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecord, E> {
         next_attempt_at: row.time(3)?,
         expires_at: row.optional_time(4)?,
         replayed_at: row.optional_time(5)?,
-        cost: cost(row, 11)?,
-        attempt: row.optional_int(6)?.map(|_| past_attempt(row)).transpose()?,
+        cost: cost(row, 6)?,
+        attempt: None,
     })
 }
 
-fn past_attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecordAttempt, E> {
-    let duration_ms = row.small(9)?;
+/// [`PAST_ATTEMPT_COLUMNS`] from the column `first` on.
+pub fn past_attempt<E: From<Corrupt>>(row: &impl Row<E>, first: usize) -> Result<PastRecordAttempt, E> {
+    let duration_ms = row.small(first + 3)?;
     // Without a connection there is no send, but the id is made at the end of the attempt.
-    let ended_at = AttemptId::from_bytes(row.id(7)?).made_at();
-    let began_at = row.optional_time(8)?.unwrap_or_else(|| ended_at.before(Duration::from_millis(duration_ms.into())));
-    Ok(PastRecordAttempt { number: row.small(6)?, began_at, duration_ms, outcome: row.outcome(10)? })
+    let ended_at = AttemptId::from_bytes(row.id(first + 1)?).made_at();
+    let sent_at = row.optional_time(first + 2)?;
+    let began_at = sent_at.unwrap_or_else(|| ended_at.before(Duration::from_millis(duration_ms.into())));
+    Ok(PastRecordAttempt { number: row.small(first)?, began_at, duration_ms, outcome: row.outcome(first + 4)? })
 }
 
 #[cfg(test)]
