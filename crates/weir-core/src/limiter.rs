@@ -62,6 +62,13 @@ pub const DORMANT_AT_MOST: usize = 8;
 /// A cost of one, as [`Limiter`] keeps the usual cost of a send.
 pub const COST_OF_ONE: u32 = 256;
 
+/// A slot that is missed, in the mean of missed slots that a [`Limiter`] keeps. A slot that is taken lowers the mean by this part of it.
+pub const MISSED_ONE: u32 = 256;
+
+/// Above this mean of missed slots, 1 %, slots of the window shape are as wide as they may be: a missed slot costs a send, and
+/// the width of all slots two thirds of 1 % of a limit per second.
+pub const MOST_MISSED: u32 = MISSED_ONE * MISSED_ONE / 100;
+
 /// A half-open interval `[start, end)` in which one send may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
@@ -186,6 +193,8 @@ pub struct Limiter {
     usual_cost: u32,
     /// The highest cost that waits for room under a limit in costs.
     waiting: Option<Waiting>,
+    /// The mean of missed slots, in parts of [`MISSED_ONE`] squared, where slots may be narrower.
+    missed: u32,
 }
 
 /// A send that waits for room. Nothing cheaper overtakes it in this time.
@@ -197,7 +206,7 @@ struct Waiting {
 }
 
 /// The state before the last slot was taken, while nothing else has moved the cursors since.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct LastTake {
     start: Timestamp,
     cursors: Vec<LimitCursor>,
@@ -356,6 +365,19 @@ impl Limiter {
         limit::slot_width(self.cursors.iter().map(|cursor| &cursor.limit).chain(of_rings), self.min_interval)
     }
 
+    /// The width of a slot of the window shape while few are missed, if that is less than [`Self::slot_width`] may be.
+    fn narrow_width(&self) -> Option<Duration> {
+        let narrowed = self.live_rings().map(|ring| ring.limit).filter(|limit| limit.usual_slot() < limit.slot_width());
+        narrowed.map(|limit| limit.usual_slot()).min()
+    }
+
+    /// Notes that a slot was missed. Where many are, they get wider.
+    pub fn note_missed(&mut self) {
+        if self.narrow_width().is_some() {
+            self.missed = (self.missed + MISSED_ONE).min(MISSED_ONE * MISSED_ONE);
+        }
+    }
+
     /// The least time between two slot starts by the minimum interval, if there is one.
     pub(crate) fn interval_spacing(&self) -> Option<Duration> {
         self.min_interval.map(|interval| interval.as_duration() + self.slot_width())
@@ -452,8 +474,15 @@ impl Limiter {
 
     /// The same with a slot that is at least this wide. Every limit holds for a send anywhere in it.
     pub fn take_wide(&mut self, cost: u32, start: Timestamp, width: Duration) -> Slot {
-        let (is_wide, wide_end) = (width > self.slot_width(), self.wide_end);
-        let width = width.max(self.slot_width());
+        let (widest, wide_end, narrow) = (self.slot_width(), self.wide_end, self.narrow_width());
+        let is_wide = width > widest;
+        let width = match narrow.filter(|_| width.is_zero() && self.missed <= MOST_MISSED) {
+            Some(narrow) => narrow.min(widest),
+            None => width.max(widest),
+        };
+        if narrow.is_some() {
+            self.missed -= self.missed / MISSED_ONE;
+        }
         for rings in [&mut self.rings, &mut self.dormant] {
             rings.retain(|ring| ring.until.is_none_or(|until| start < until));
         }
@@ -462,16 +491,20 @@ impl Limiter {
             self.count_in_rings(start + width);
             self.wide_end = wide_end.max(Some(start + width));
         }
+        // Every slot is one, so what it takes is kept for the next.
+        let mut last = self.last_take.take().unwrap_or_default();
+        last.buckets.clear();
         let rings = self.rings.iter_mut().chain(&mut self.dormant);
-        let buckets = rings.map(|ring| ring.take(start, width, cost)).collect();
+        last.buckets.extend(rings.map(|ring| ring.take(start, width, cost)));
         if self.counts_costs() {
             let (usual, new) = (i64::from(self.usual_cost), i64::from(cost) * i64::from(COST_OF_ONE));
             let usual = if usual == 0 { new } else { usual + (new - usual).div_euclid(16) };
             self.usual_cost = u32::try_from(usual).unwrap_or(COST_OF_ONE);
             self.waiting.take_if(|waiting| waiting.cost <= cost);
         }
-        let (cursors, last_start) = (self.cursors.clone(), self.last_start);
-        self.last_take = has_state.then_some(LastTake { start, cursors, buckets, cost, last_start, wide_end, is_wide });
+        last.cursors.clone_from(&self.cursors);
+        let last = LastTake { start, cost, last_start: self.last_start, wide_end, is_wide, ..last };
+        self.last_take = has_state.then_some(last);
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }

@@ -108,9 +108,9 @@ end
 
 -- The permits of a member in the sets of its groups, as long as their names in its own sets.
 local function names_in_group(id, permits)
-  local names = {}
-  for index, permit in ipairs(permits) do
-    names[index] = id .. string.sub(permit, #id + 1)
+  local names, from = {}, #id + 1
+  for index = 1, #permits do
+    names[index] = id .. string.sub(permits[index], from)
   end
   return names
 end

@@ -56,12 +56,12 @@ end
 
 -- The same in the sets of the groups.
 local function put_in_flight_there(id, shared, permits, scored)
-  local names, scored_names = names_in_group(id, permits), {}
-  for index, name in ipairs(names) do
-    scored_names[2 * index - 1], scored_names[2 * index] = scored[2 * index - 1], name
+  local names = names_in_group(id, permits)
+  for index = 1, #names do
+    scored[2 * index] = names[index]
   end
   for _, group in ipairs(shared) do
-    put_in_flight(group, groups[group], names, scored_names)
+    put_in_flight(group, groups[group], names, scored)
   end
 end
 
@@ -143,6 +143,9 @@ local function grant_all(requests)
     elseif may_send then
       if requests.preparations[index] >= 0 then
         job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
+      end
+      if requests.missed[index] > 0 then
+        RINGS.note_missed_in(budgets)
       end
       -- While the missed slot is the last one, its spacing is given back first.
       give_back_in(budgets, requests.missed[index], now, requests.costs[index])
