@@ -491,20 +491,23 @@ impl Limiter {
             self.count_in_rings(start + width);
             self.wide_end = wide_end.max(Some(start + width));
         }
-        // Every slot is one, so what it takes is kept for the next.
-        let mut last = self.last_take.take().unwrap_or_default();
+        // Written in place, because each slot would need new memory otherwise.
+        let last = self.last_take.get_or_insert_default();
         last.buckets.clear();
         let rings = self.rings.iter_mut().chain(&mut self.dormant);
         last.buckets.extend(rings.map(|ring| ring.take(start, width, cost)));
+        last.cursors.clone_from(&self.cursors);
+        (last.start, last.cost, last.last_start) = (start, cost, self.last_start);
+        (last.wide_end, last.is_wide) = (wide_end, is_wide);
+        if !has_state {
+            self.last_take = None;
+        }
         if self.counts_costs() {
             let (usual, new) = (i64::from(self.usual_cost), i64::from(cost) * i64::from(COST_OF_ONE));
             let usual = if usual == 0 { new } else { usual + (new - usual).div_euclid(16) };
             self.usual_cost = u32::try_from(usual).unwrap_or(COST_OF_ONE);
             self.waiting.take_if(|waiting| waiting.cost <= cost);
         }
-        last.cursors.clone_from(&self.cursors);
-        let last = LastTake { start, cost, last_start: self.last_start, wide_end, is_wide, ..last };
-        self.last_take = has_state.then_some(last);
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }

@@ -14,8 +14,8 @@ use weir_core::{
     claim::ClaimedDelivery,
     limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, RING_SLOTS, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
     limiter::{
-        COST_OF_ONE, DORMANT_AT_MOST, GRANT_AHEAD, LimitCursor, LimiterParts, MISSED_ONE, MOST_MISSED, OVERTAKEN_FOR, RETIRED_LONGER, Ring,
-        WAITED_FOR,
+        COST_OF_ONE, DORMANT_AT_MOST, GRANT_AHEAD, LimitCursor, LimiterParts, MISSED_ONE, MOST_MISSED, OVERTAKEN_FOR,
+        RETIRED_LONGER, Ring, WAITED_FOR,
     },
     plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };

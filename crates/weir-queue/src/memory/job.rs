@@ -158,8 +158,7 @@ impl Job {
         let sending = self.budget.in_flight();
         let soon = now + GRANT_AHEAD;
         let is_open = groups.iter().all(|group| group.has_room() || group.is_held(soon));
-        let has_room =
-            is_in_flight || self.held.is_held(soon) || (sending < self.allowed_outstanding() && is_open);
+        let has_room = is_in_flight || self.held.is_held(soon) || (sending < self.allowed_outstanding() && is_open);
         // No slot while the terms or the cursors are unknown or over, because the next run finds them; and none while
         // suspended.
         let may_send = self.terms.as_ref().is_some_and(|terms| {
