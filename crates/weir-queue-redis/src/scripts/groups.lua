@@ -38,6 +38,7 @@ local function group_of(id, job)
   local group = group_named(job.group)
   if job.group_since ~= group.known_since then
     redis.call('DEL', queued_of(id), in_flight_of(id))
+    FLOWS.has_lost = true
     job.group_since, job.turn = group.known_since, nil
     if job.is_group then
       -- So have those of its keys.
