@@ -49,11 +49,6 @@ pub fn wait(budgets: &mut [&mut Limiter], cost: u32, from: Timestamp, now: Times
     }
 }
 
-/// Notes in all of these budgets that a slot was missed.
-pub fn note_missed(budgets: &mut [&mut Limiter]) {
-    budgets.iter_mut().for_each(|budget| budget.note_missed());
-}
-
 /// Gives a missed slot of a send with this cost back to all of these budgets, if it is the last that each of them has
 /// granted; otherwise to none: a slot that stays taken only delays.
 pub fn give_back(budgets: &mut [&mut Limiter], cost: u32, start: Timestamp, now: Timestamp) -> bool {

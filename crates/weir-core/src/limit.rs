@@ -27,9 +27,6 @@ pub const UNLIMITED_SLOT_WIDTH: Duration = Duration::from_millis(50);
 pub const MAX_MARGIN_MS: u32 = 10_000;
 /// A limit of the window shape counts its slots in so many buckets.
 pub const BUCKETS: u64 = 600;
-/// Slots of the window shape are at most this part of the window while few are missed: 3.3 ms of a second, so that 0.995 of
-/// the limit is used.
-pub const RING_SLOTS: u64 = 300;
 
 /// How the sends of a limit may lie in its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, strum::EnumString, strum::IntoStaticStr)]
@@ -190,13 +187,6 @@ impl RateLimit {
         }
         let is_separate = self.burst.get() == 1 && self.spacing_with(widest) >= widest;
         if is_separate { widest } else { NARROW_SLOT }
-    }
-
-    /// How wide slots are while few are missed. The width of a slot in the window shape is lost to its window, so it is a
-    /// [`RING_SLOTS`]th of the window at most.
-    pub fn usual_slot(&self) -> Duration {
-        let narrow = Duration::from_micros(self.period.window().as_micros() as u64 / RING_SLOTS);
-        if self.is_window() { self.slot_width().min(narrow) } else { self.slot_width() }
     }
 
     /// The spacing T = (W + J + margin) / R of slot starts, in nanoseconds, rounded up so that R spacings never fall

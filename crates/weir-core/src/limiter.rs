@@ -62,13 +62,6 @@ pub const DORMANT_AT_MOST: usize = 8;
 /// A cost of one, as [`Limiter`] keeps the usual cost of a send.
 pub const COST_OF_ONE: u32 = 256;
 
-/// A slot that is missed, in the mean of missed slots that a [`Limiter`] keeps. A slot that is taken lowers the mean by this part of it.
-pub const MISSED_ONE: u32 = 256;
-
-/// Above this mean of missed slots, 1 %, slots of the window shape are as wide as they may be: a missed slot costs a send, and
-/// the width of all slots two thirds of 1 % of a limit per second.
-pub const MOST_MISSED: u32 = MISSED_ONE * MISSED_ONE / 100;
-
 /// A half-open interval `[start, end)` in which one send may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
@@ -193,8 +186,6 @@ pub struct Limiter {
     usual_cost: u32,
     /// The highest cost that waits for room under a limit in costs.
     waiting: Option<Waiting>,
-    /// The mean of missed slots, in parts of [`MISSED_ONE`] squared, where slots may be narrower.
-    missed: u32,
 }
 
 /// A send that waits for room. Nothing cheaper overtakes it in this time.
@@ -365,19 +356,6 @@ impl Limiter {
         limit::slot_width(self.cursors.iter().map(|cursor| &cursor.limit).chain(of_rings), self.min_interval)
     }
 
-    /// The width of a slot of the window shape while few are missed, if that is less than [`Self::slot_width`] may be.
-    fn narrow_width(&self) -> Option<Duration> {
-        let narrowed = self.live_rings().map(|ring| ring.limit).filter(|limit| limit.usual_slot() < limit.slot_width());
-        narrowed.map(|limit| limit.usual_slot()).min()
-    }
-
-    /// Notes that a slot was missed. Where many are, they get wider.
-    pub fn note_missed(&mut self) {
-        if self.narrow_width().is_some() {
-            self.missed = (self.missed + MISSED_ONE).min(MISSED_ONE * MISSED_ONE);
-        }
-    }
-
     /// The least time between two slot starts by the minimum interval, if there is one.
     pub(crate) fn interval_spacing(&self) -> Option<Duration> {
         self.min_interval.map(|interval| interval.as_duration() + self.slot_width())
@@ -474,15 +452,8 @@ impl Limiter {
 
     /// The same with a slot that is at least this wide. Every limit holds for a send anywhere in it.
     pub fn take_wide(&mut self, cost: u32, start: Timestamp, width: Duration) -> Slot {
-        let (widest, wide_end, narrow) = (self.slot_width(), self.wide_end, self.narrow_width());
-        let is_wide = width > widest;
-        let width = match narrow.filter(|_| width.is_zero() && self.missed <= MOST_MISSED) {
-            Some(narrow) => narrow.min(widest),
-            None => width.max(widest),
-        };
-        if narrow.is_some() {
-            self.missed -= self.missed / MISSED_ONE;
-        }
+        let (usual_width, wide_end) = (self.slot_width(), self.wide_end);
+        let (is_wide, width) = (width > usual_width, width.max(usual_width));
         for rings in [&mut self.rings, &mut self.dormant] {
             rings.retain(|ring| ring.until.is_none_or(|until| start < until));
         }

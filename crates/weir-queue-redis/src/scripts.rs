@@ -12,10 +12,10 @@ use weir_core::{
     DestinationId, Limiter, Period, RateLimit, RateLimits, Timestamp,
     adaptive::{AdaptiveRate, PaceCursor},
     claim::ClaimedDelivery,
-    limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, RING_SLOTS, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
+    limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
     limiter::{
-        COST_OF_ONE, DORMANT_AT_MOST, GRANT_AHEAD, LimitCursor, LimiterParts, MISSED_ONE, MOST_MISSED, OVERTAKEN_FOR,
-        RETIRED_LONGER, Ring, WAITED_FOR,
+        COST_OF_ONE, DORMANT_AT_MOST, GRANT_AHEAD, LimitCursor, LimiterParts, OVERTAKEN_FOR, RETIRED_LONGER, Ring,
+        WAITED_FOR,
     },
     plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };
@@ -220,10 +220,7 @@ fn constants() -> String {
     let (kept, again) = (RESERVED_FOR.as_micros(), RESERVED_AGAIN.as_micros());
     text += &format!("local CALLERS = {{ KEPT = {kept}, AGAIN = {again} }}\n");
     // The same for limits of the window shape.
-    text += &format!(
-        "local RINGS = {{ BUCKETS = {BUCKETS}, DORMANT_AT_MOST = {DORMANT_AT_MOST}, SLOTS = {RING_SLOTS}, \
-         MISSED = {MISSED_ONE}, MOST_MISSED = {MOST_MISSED} }}\n"
-    );
+    text += &format!("local RINGS = {{ BUCKETS = {BUCKETS}, DORMANT_AT_MOST = {DORMANT_AT_MOST} }}\n");
     // The same for the flows of limit keys.
     text += &format!("local FLOWS = {{ PART = {MOST_RUN_BY_AN_EDIT}, OF_KEYS = 'keys' }}\n");
     // In milliseconds, the unit in which keys expire.

@@ -11,7 +11,6 @@
 --   held_until  no slot starts before this time
 --   dormant     cursors with rings of limits of the window shape that are not in force any more, each until its `ring_until`, or
 --               nil: they do not bind, and count what is sent. `since` is the last start, as in the limiter
---   missed      the mean of missed slots, in parts of RINGS.MISSED squared, where slots may be narrower, or nil
 -- If a limit is in costs, also:
 --   last_cost   the cost of the last slot
 --   usual_cost  the mean cost of the last sends, in parts of COST_OF_ONE
@@ -129,7 +128,7 @@ local function earliest_start(cursor, since, spent, others, from)
 end
 
 -- What every slot needs to know of a list of cursors, whose limits do not change: the width of slots without a minimum
--- interval, that of the window shape while few slots are missed, whether a limit is in costs, and whether there may be rings.
+-- interval, whether a limit is in costs, and whether there may be rings.
 local traits_of
 do
   local known = {}
@@ -143,10 +142,6 @@ do
         traits.width = math.min(traits.width or slot_width(cursor), slot_width(cursor))
         traits.in_costs = traits.in_costs or is_in_costs(cursor)
         traits.has_rings = traits.has_rings or is_window(cursor) or cursor.ring ~= nil
-        local narrow = is_window(cursor) and math.floor(window_of(cursor.period) / RINGS.SLOTS)
-        if narrow and narrow < slot_width(cursor) then
-          traits.narrow = math.min(traits.narrow or narrow, narrow)
-        end
       end
       traits.width = traits.width or limiter.interval and NARROW_SLOT or UNLIMITED_SLOT_WIDTH
       known[cursors] = traits
@@ -343,13 +338,6 @@ do
       limiter.wide_end = math.max(wide_end or 0, start + width)
       count_in_rings(limiter, start + width)
     end
-    if traits.narrow then
-      local missed = limiter.missed or 0
-      if not wide and missed <= RINGS.MOST_MISSED then
-        width = math.min(width, math.max(traits.narrow, needed))
-      end
-      limiter.missed = missed - math.floor(missed / RINGS.MISSED)
-    end
     -- With the place for one cursor, so that a table that grows is rare.
     local before = { start, limiter.last_start or false, nil, nil, nil }
     for index = 1, #cursors do
@@ -380,15 +368,6 @@ do
       limiter.last_take = nil
     end
     return start + width
-  end
-end
-
--- Notes that a slot was missed. Where many are, those of the window shape get wider.
-function RINGS.note_missed_in(budgets)
-  for _, limiter in ipairs(budgets) do
-    if traits_of(limiter).narrow then
-      limiter.missed = math.min((limiter.missed or 0) + RINGS.MISSED, RINGS.MISSED * RINGS.MISSED)
-    end
   end
 end
 

@@ -151,9 +151,6 @@ local function grant_all(requests)
       if requests.preparations[index] >= 0 then
         job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end
-      if requests.missed[index] > 0 then
-        RINGS.note_missed_in(budgets)
-      end
       -- While the missed slot is the last one, its spacing is given back first.
       give_back_in(budgets, requests.missed[index], now, requests.costs[index])
       if job.pace and job.pace.last_start == requests.missed[index] then

@@ -197,9 +197,6 @@ impl Job {
                 &mut one
             }
         };
-        if missed {
-            budget::note_missed(budgets);
-        }
         // The missed slot is unused. If it is still the last one, its spacing is given back first.
         if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
             budget::give_back(budgets, cost, start, now);

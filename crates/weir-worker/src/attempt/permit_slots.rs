@@ -88,8 +88,6 @@ impl SlotSource for PermitSlots<'_> {
             let answer = self.attempter.queue.take_slot(request).await;
             let took = self.attempter.clock.now().since(asked_at);
             self.attempter.meters.slot_request.record(took.as_secs_f64());
-            // The queue knows of it now.
-            missed &= answer.is_err();
             match answer {
                 Ok(SlotAnswer::Granted(slot, paced)) => {
                     // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
