@@ -197,7 +197,7 @@ struct Waiting {
 }
 
 /// The state before the last slot was taken, while nothing else has moved the cursors since.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct LastTake {
     start: Timestamp,
     cursors: Vec<LimitCursor>,
@@ -452,8 +452,8 @@ impl Limiter {
 
     /// The same with a slot that is at least this wide. Every limit holds for a send anywhere in it.
     pub fn take_wide(&mut self, cost: u32, start: Timestamp, width: Duration) -> Slot {
-        let (is_wide, wide_end) = (width > self.slot_width(), self.wide_end);
-        let width = width.max(self.slot_width());
+        let (usual_width, wide_end) = (self.slot_width(), self.wide_end);
+        let (is_wide, width) = (width > usual_width, width.max(usual_width));
         for rings in [&mut self.rings, &mut self.dormant] {
             rings.retain(|ring| ring.until.is_none_or(|until| start < until));
         }
@@ -462,16 +462,23 @@ impl Limiter {
             self.count_in_rings(start + width);
             self.wide_end = wide_end.max(Some(start + width));
         }
+        // Written in place, because each slot would need new memory otherwise.
+        let last = self.last_take.get_or_insert_default();
+        last.buckets.clear();
         let rings = self.rings.iter_mut().chain(&mut self.dormant);
-        let buckets = rings.map(|ring| ring.take(start, width, cost)).collect();
+        last.buckets.extend(rings.map(|ring| ring.take(start, width, cost)));
+        last.cursors.clone_from(&self.cursors);
+        (last.start, last.cost, last.last_start) = (start, cost, self.last_start);
+        (last.wide_end, last.is_wide) = (wide_end, is_wide);
+        if !has_state {
+            self.last_take = None;
+        }
         if self.counts_costs() {
             let (usual, new) = (i64::from(self.usual_cost), i64::from(cost) * i64::from(COST_OF_ONE));
             let usual = if usual == 0 { new } else { usual + (new - usual).div_euclid(16) };
             self.usual_cost = u32::try_from(usual).unwrap_or(COST_OF_ONE);
             self.waiting.take_if(|waiting| waiting.cost <= cost);
         }
-        let (cursors, last_start) = (self.cursors.clone(), self.last_start);
-        self.last_take = has_state.then_some(LastTake { start, cursors, buckets, cost, last_start, wide_end, is_wide });
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }

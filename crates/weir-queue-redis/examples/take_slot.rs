@@ -1,4 +1,5 @@
 //! What a slot costs by the number of budgets that it is taken from: in time in the process, and in CPU time of Redis.
+//! And what a delivery costs Redis from its wake to its settlement, if each is one of another limit key.
 //!
 //! ```sh
 //! WEIR_TEST_REDIS_URL=redis://localhost:6379 cargo run --release -p weir-queue-redis --example take_slot
@@ -10,6 +11,7 @@
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
 use std::{
+    collections::HashMap,
     error::Error,
     sync::Arc,
     time::{Duration, Instant},
@@ -36,6 +38,8 @@ type Done<T> = Result<T, Box<dyn Error>>;
 /// As many as go in one call.
 const PERMITS: usize = 200;
 const ROUNDS: usize = 41;
+/// As many limit keys with one delivery each.
+const KEYS: usize = 1_000;
 const LEASE: Duration = Duration::from_secs(30);
 const GROUP: LimitGroupId = LimitGroupId::from_bytes([0x77; 16]);
 
@@ -179,6 +183,53 @@ impl Bed {
         Ok(cost)
     }
 
+    /// Microseconds for each delivery of a round in which every limit key of a destination has one.
+    async fn cost_of_keys(&self, used: impl AsyncFn() -> Done<f64>) -> Done<f64> {
+        let layout = Layout { name: "keys", has_keys: true, limit_group: None };
+        let destination = Destination { id: DestinationId::from_bytes([9; 16]), ..layout.destination() };
+        let shared = Arc::new(destination.as_group());
+        let keys: Vec<_> = (0..KEYS).map(|number| LimitKey::new(&format!("cus_{number}"))).collect();
+        let flows: HashMap<_, _> = keys.iter().map(|key| (key.flow_id(destination.id), key)).collect();
+        let before = used().await?;
+        let due = self.clock.now();
+        let wakes: Vec<_> = flows.keys().map(|&destination_id| Wake { destination_id, due }).collect();
+        for wakes in wakes.chunks(20) {
+            self.queue.wake(wakes).await?;
+        }
+        let mut permits = Vec::new();
+        let mut published = 0;
+        while published < KEYS {
+            let mut publications = Vec::new();
+            for lease in self.queue.claim_due(64, LEASE).await?.leases {
+                let flow = destination.flow(flows.get(&lease.destination_id).copied());
+                let terms = Some(Terms { outer: None, ..Terms::of(&flow, self.clock.now()) });
+                let seen = lease.turn.and_then(|turn| turn.groups().next());
+                let new = || Limiter::new(&limits());
+                let count = match lease.turn {
+                    Some(turn) if seen.is_some_and(|of| of.is_known) => turn.permits.min(1),
+                    _ => 0,
+                };
+                published += count as usize;
+                let next = if count == 0 { NextRun::Now } else { NextRun::Stop };
+                let recovered = lease.cursors.is_none().then(new);
+                let of_group = seen.filter(|of| !of.is_known).map(|_| new());
+                let groups = vec![GroupRun { terms: Arc::clone(&shared), recovered: of_group }];
+                let deliveries = (0..count).map(|_| self.delivery(lease.destination_id, 0)).collect();
+                publications.push(Publication { lease, terms, recovered, groups, pace: None, deliveries, next });
+            }
+            self.queue.publish(publications).await?;
+        }
+        while permits.len() < KEYS {
+            permits.extend(self.queue.take(KEYS - permits.len()).await?);
+        }
+        for permits in permits.chunks(20) {
+            join_all(permits.iter().map(|permit| self.queue.take_slot(SlotRequest::new(permit.id)))).await;
+            let settled: Vec<_> = permits.iter().map(|permit| permit.id.into()).collect();
+            self.queue.settle(&settled).await?;
+        }
+        Ok((used().await? - before) / KEYS as f64)
+    }
+
     /// The layouts are measured in turns, so that other work of the machine disturbs all of them alike.
     async fn print(&self, what: &str, used: impl AsyncFn() -> Done<f64>) -> Done<()> {
         let mut costs = LAYOUTS.map(|_| Vec::new());
@@ -220,5 +271,13 @@ async fn main() -> Done<()> {
     let began = now();
     memory.print("in process", async || Ok(began.elapsed().as_secs_f64() * 1e6)).await?;
     let client = redis::Client::open(url)?;
-    Bed { queue: Arc::new(redis), clock }.print("Redis", async || of_server(&client).await).await
+    let bed = Bed { queue: Arc::new(redis), clock };
+    bed.print("Redis", async || of_server(&client).await).await?;
+    let mut costs = Vec::new();
+    for _ in 0..9 {
+        costs.push(bed.cost_of_keys(async || of_server(&client).await).await?);
+    }
+    costs.sort_by(f64::total_cmp);
+    println!("Redis       a delivery of one of {KEYS} keys {:>5.1} µs", costs[4]);
+    Ok(())
 }

@@ -202,8 +202,6 @@ fn constants() -> String {
     // Plain numbers.
     for (name, number) in [
         ("SHARES", SHARES as usize),
-        ("BUCKETS", BUCKETS as usize),
-        ("DORMANT_AT_MOST", DORMANT_AT_MOST),
         ("COST_OF_ONE", COST_OF_ONE as usize),
         ("SLOTS_PER_INTERVAL", SLOTS_PER_INTERVAL as usize),
         ("MOST_PERMITS_AHEAD", plan::MOST_AHEAD as usize),
@@ -221,6 +219,8 @@ fn constants() -> String {
     // Of callers outside Weir, with the functions for them in one table: a script has few names left.
     let (kept, again) = (RESERVED_FOR.as_micros(), RESERVED_AGAIN.as_micros());
     text += &format!("local CALLERS = {{ KEPT = {kept}, AGAIN = {again} }}\n");
+    // The same for limits of the window shape.
+    text += &format!("local RINGS = {{ BUCKETS = {BUCKETS}, DORMANT_AT_MOST = {DORMANT_AT_MOST} }}\n");
     // The same for the flows of limit keys.
     text += &format!("local FLOWS = {{ PART = {MOST_RUN_BY_AN_EDIT}, OF_KEYS = 'keys' }}\n");
     // In milliseconds, the unit in which keys expire.

@@ -75,7 +75,11 @@ local function lend(id, job, due, turn)
   -- lease.
   job.epoch = job.epoch + 1
   job.woken, job.settled = nil, nil
-  local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
+  local queued, in_flight = 0, 0
+  -- Most limit keys have none, and each is claimed for a few deliveries.
+  if not job.group or redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0 then
+    queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
+  end
   local ahead = ended_meanwhile(job, queued + in_flight)
   local pace = job.pace and lend_pace(job.pace)
   save_job(id, job)
@@ -177,6 +181,9 @@ local function claim_group(id, group, due, given)
   return used
 end
 
+-- Members that wait for their turn since this call. Some have it in the same call, and are saved then.
+FLOWS.joined = {}
+
 local due_groups = {}
 local due = redis.call('ZRANGE', SCHEDULE, '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
 for index = 1, #due, 2 do
@@ -188,7 +195,7 @@ for index = 1, #due, 2 do
   elseif job.group and job.cursors then
     -- A member waits for its turn. Only a run that is to find its cursors, or to close a shard that it has left, does not.
     join_turns(id, job, first_turn(id, job))
-    save_job(id, job)
+    FLOWS.joined[id] = job
     if FLOWS.is_due(group_of(id, job)) then
       due_groups[#due_groups + 1] = { job.group, now }
     end
@@ -216,6 +223,11 @@ while due_groups[index] do
     end
   end
   index = index + 1
+end
+for id, job in pairs(FLOWS.joined) do
+  if job.phase == 'waiting' then
+    save_job(id, job)
+  end
 end
 save_groups()
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

@@ -38,6 +38,7 @@ local function group_of(id, job)
   local group = group_named(job.group)
   if job.group_since ~= group.known_since then
     redis.call('DEL', queued_of(id), in_flight_of(id))
+    FLOWS.has_lost = true
     job.group_since, job.turn = group.known_since, nil
     if job.is_group then
       -- So have those of its keys.
@@ -108,9 +109,9 @@ end
 
 -- The permits of a member in the sets of its groups, as long as their names in its own sets.
 local function names_in_group(id, permits)
-  local names = {}
-  for index, permit in ipairs(permits) do
-    names[index] = id .. string.sub(permit, #id + 1)
+  local names, from = {}, #id + 1
+  for index = 1, #permits do
+    names[index] = id .. string.sub(permits[index], from)
   end
   return names
 end

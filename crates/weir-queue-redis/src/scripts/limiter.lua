@@ -105,12 +105,16 @@ local function tokens_at(cursor, at)
   if cursor.period > SHAPED then
     return at, 0
   end
-  local every = spacing(cursor)
-  local back = math.floor(math.max(at - cursor.since, 0) / every)
-  if back < cursor.spent then
-    return cursor.since + back * every, cursor.spent - back
+  local since, spent = cursor.since, cursor.spent
+  if at <= since then
+    return since, spent
   end
-  return math.max(at, cursor.since), 0
+  local every = spacing(cursor)
+  local back = math.floor((at - since) / every)
+  if back < spent then
+    return since + back * every, spent - back
+  end
+  return at, 0
 end
 
 -- The earliest start of a slot after `others` further slots from this time on; 0 when there are tokens for all of them.
@@ -123,17 +127,31 @@ local function earliest_start(cursor, since, spent, others, from)
   return lacking > 0 and cursor.period <= SHAPED and math.max(since + lacking * spacing(cursor), freed) or freed
 end
 
--- The width of slots without a minimum interval.
-local function ordinary_width(limiter)
-  local width
-  for _, cursor in ipairs(limiter.cursors) do
-    width = math.min(width or slot_width(cursor), slot_width(cursor))
+-- What every slot needs to know of a list of cursors, whose limits do not change: the width of slots without a minimum
+-- interval, whether a limit is in costs, and whether there may be rings.
+local traits_of
+do
+  local known = {}
+
+  function traits_of(limiter)
+    local cursors = limiter.cursors
+    local traits = known[cursors]
+    if not traits then
+      traits = { in_costs = false, has_rings = false }
+      for _, cursor in ipairs(cursors) do
+        traits.width = math.min(traits.width or slot_width(cursor), slot_width(cursor))
+        traits.in_costs = traits.in_costs or is_in_costs(cursor)
+        traits.has_rings = traits.has_rings or is_window(cursor) or cursor.ring ~= nil
+      end
+      traits.width = traits.width or limiter.interval and NARROW_SLOT or UNLIMITED_SLOT_WIDTH
+      known[cursors] = traits
+    end
+    return traits
   end
-  return width or limiter.interval and NARROW_SLOT or UNLIMITED_SLOT_WIDTH
 end
 
 local function width_of_slots(limiter)
-  local width = ordinary_width(limiter)
+  local width = traits_of(limiter).width
   if not limiter.interval then
     return width
   end
@@ -156,16 +174,22 @@ end
 
 -- The start of the next slot if it is taken at this time, by a send of this cost or of 1.
 local function next_start(limiter, at, cost)
-  local start = math.max(at, limiter.held_until, after_interval(limiter))
-  for _, cursor in ipairs(limiter.cursors) do
+  local start = math.max(at, limiter.held_until)
+  if limiter.interval then
+    start = math.max(start, after_interval(limiter))
+  end
+  local cursors = limiter.cursors
+  for index = 1, #cursors do
+    local cursor, earliest = cursors[index], nil
     if cursor.period > SHAPED then
       trust_ring(limiter, cursor)
     end
-    if is_in_costs(cursor) then
-      start = math.max(start, earliest_of_cost(cursor, cost or 1, reserved_from(limiter, cost or 1, at), at))
+    if cursor.period > COSTED then
+      earliest = earliest_of_cost(cursor, cost or 1, reserved_from(limiter, cost or 1, at), at)
     else
-      start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0, at))
+      earliest = earliest_start(cursor, cursor.since, cursor.spent, 0, at)
     end
+    start = earliest > start and earliest or start
   end
   return start
 end
@@ -187,7 +211,7 @@ do
   end
 
   function counts_costs(limiter)
-    return any_in_costs(limiter.cursors) or limiter.dormant and any_in_costs(limiter.dormant)
+    return traits_of(limiter).in_costs or limiter.dormant and any_in_costs(limiter.dormant)
   end
 end
 
@@ -276,7 +300,7 @@ do
     for _, cursor in ipairs(limiter.cursors) do
       if not is_window(cursor) then
         if not cursor.ring then
-          cursor.ring = { 0, 0, 0, 0, cursor.since }
+          cursor.ring, traits_of(limiter).has_rings = { 0, 0, 0, 0, cursor.since }, true
           if limiter.last_start then
             local every = math.min(spacing(cursor), spacing_with(cursor, ring_slot(cursor)))
             count_even(cursor, cursor.burst, cursor.limit, every, 0, limiter.last_start + width_of_slots(limiter))
@@ -292,42 +316,57 @@ do
   -- minimum interval is at least `needed` wide, as far as the limits allow: the caller takes the error of its clock from both
   -- ends, and the next slot begins later instead. `wide`: how wide it is for a caller outside Weir; nil for a permit.
   function take_slot(limiter, start, needed, cost, wide)
-    local width, wide_end = width_of_slots(limiter), limiter.wide_end
+    local cursors, traits, wide_end = limiter.cursors, traits_of(limiter), limiter.wide_end
+    local width = limiter.interval and width_of_slots(limiter) or traits.width
     if wide_end and wide_end <= start then
       wide_end = nil
     end
-    limiter.wide_before, limiter.wide_end, limiter.is_wide = wide_end, wide_end, nil
+    -- Writing nil to a field that is not there makes room for it, which costs more than the rest of the function.
+    if limiter.wide_end or limiter.wide_before or limiter.is_wide then
+      limiter.wide_before, limiter.wide_end, limiter.is_wide = wide_end, wide_end, nil
+    end
     if limiter.interval and needed > width then
-      width = math.min(needed, ordinary_width(limiter))
+      width = math.min(needed, traits.width)
       limiter.wide_end = math.max(wide_end or 0, start + width)
     end
-    forget_rings(limiter, start)
+    local has_rings = limiter.dormant or traits.has_rings
+    if has_rings then
+      forget_rings(limiter, start)
+    end
     if wide and wide > width then
       width, limiter.is_wide = wide, true
       limiter.wide_end = math.max(wide_end or 0, start + width)
       count_in_rings(limiter, start + width)
     end
-    local before = { start, limiter.last_start or false }
-    for _, cursor in ipairs(limiter.cursors) do
-      before[#before + 1], before[#before + 2] = cursor.since, cursor.spent
-      cursor.since, cursor.spent = tokens_at(cursor, start)
-      cursor.spent = cursor.spent + 1
+    -- With the place for one cursor, so that a table that grows is rare.
+    local before = { start, limiter.last_start or false, nil, nil, nil }
+    for index = 1, #cursors do
+      local cursor = cursors[index]
+      before[2 * index + 1], before[2 * index + 2] = cursor.since, cursor.spent
+      local since, spent = tokens_at(cursor, start)
+      cursor.since, cursor.spent = since, spent + 1
       if cursor.ring then
         take_in_ring(cursor, start, start + width, cost)
       end
     end
-    if counts_costs(limiter) then
+    if has_rings and counts_costs(limiter) then
       note_cost(limiter, cost)
     end
-    limiter.last_start = math.max(limiter.last_start or 0, start)
+    if start > (limiter.last_start or 0) then
+      limiter.last_start = start
+    end
     if limiter.dormant then
       for _, cursor in ipairs(limiter.dormant) do
         take_in_ring(cursor, start, start + width, cost)
       end
       mark_dormant(limiter)
     end
-    before[#before + 1] = start + width
-    limiter.last_take = has_state(limiter) and before or nil
+    before[2 * #cursors + 3] = start + width
+    if has_state(limiter) then
+      limiter.last_take = before
+    elseif limiter.last_take then
+      limiter.last_take = nil
+    end
     return start + width
   end
 end
@@ -337,7 +376,8 @@ end
 local function next_start_in(budgets, at, cost)
   local start = at
   for _, limiter in ipairs(budgets) do
-    start = math.max(start, next_start(limiter, at, cost))
+    local own_start = next_start(limiter, at, cost)
+    start = own_start > start and own_start or start
   end
   return start
 end
@@ -356,7 +396,8 @@ end
 local function take_slot_in(budgets, start, needed, cost)
   local slot_end = math.huge
   for _, limiter in ipairs(budgets) do
-    slot_end = math.min(slot_end, take_slot(limiter, start, needed, cost))
+    local own_end = take_slot(limiter, start, needed, cost)
+    slot_end = own_end < slot_end and own_end or slot_end
   end
   return start, slot_end
 end
@@ -409,8 +450,12 @@ do
     end
   end
 
-  -- Gives a slot back in all of them or in none. A wider one that started at the same instant is another one.
+  -- Gives a slot back in all of them or in none. A wider one that started at the same instant is another one. 0: nothing was
+  -- missed.
   function give_back_in(budgets, slot_start, at, cost)
+    if slot_start == 0 then
+      return
+    end
     for _, limiter in ipairs(#budgets > 1 and budgets or {}) do
       local is_last = not limiter.is_wide and is_last_cost(limiter, cost) and cursors_before(limiter, slot_start)
       if has_state(limiter) and not is_last then
@@ -512,7 +557,7 @@ do
     table.sort(removed, function(one, other)
       return one.ring_until > other.ring_until
     end)
-    return removed[1] and { unpack(removed, 1, DORMANT_AT_MOST) }
+    return removed[1] and { unpack(removed, 1, RINGS.DORMANT_AT_MOST) }
   end
 
   -- The cursor with the longest window among those with a ring: its ring has the oldest sends. Cursors are in the order of

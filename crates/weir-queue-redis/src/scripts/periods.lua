@@ -32,7 +32,7 @@ end
 
 -- The buckets of a ring: a 600th of window and margin.
 local function bucket_of(limit)
-  return math.ceil((window_of(limit.period) + (limit.margin or 0)) / BUCKETS)
+  return math.ceil((window_of(limit.period) + (limit.margin or 0)) / RINGS.BUCKETS)
 end
 
 -- The longest time that R spacings of a limit take, or that a slot counts in a ring.

@@ -71,14 +71,28 @@ local function pull_pace(id, job, queued)
   end
 end
 
--- The permits leave the sets of a group, too. Members that wait may get their room.
-local function settle_in_group(group_id, ended, sent_at, unused)
+-- What has ended in each group, by its id, and these ids. Its members may be many with one permit each, so it is settled
+-- once, after all of them.
+local ended_in = {}
+
+local function add_all(list, items)
+  for _, item in ipairs(items) do
+    list[#list + 1] = item
+  end
+end
+
+-- The permits leave the sets of a group, too. Members that wait may get their room. The job of a group may be large, so it
+-- is not saved if nothing has changed.
+local function settle_in_group(group_id, in_group)
   local group, queued, in_flight = group_named(group_id), queued_of(group_id), in_flight_of(group_id)
-  local removed = group.slow_start and remove_answered(group, ended, sent_at, in_flight, queued)
-    or remove(ended, in_flight, queued)
-  removed = removed + remove(unused, queued, in_flight)
-  if removed > 0 and (#unused > 0 or group.on_settle) then
+  local slow_start = group.slow_start
+  local removed = slow_start and remove_answered(group, in_group.ended, in_group.sent_at, in_flight, queued)
+    or remove(in_group.ended, in_flight, queued)
+  removed = removed + remove(in_group.unused, queued, in_flight)
+  if removed > 0 and (#in_group.unused > 0 or group.on_settle) then
     call_waiting(group_id, group.on_settle)
+  elseif group.slow_start == slow_start and not FLOWS.has_lost then
+    groups[group_id] = nil
   end
 end
 
@@ -108,33 +122,47 @@ local function settle(id, ended, sent_at, unused, crowded)
   if job.group then
     local ended_there, unused_there = names_in_group(id, ended), names_in_group(id, unused)
     for _, group in ipairs(FLOWS.shared_by(id, job)) do
-      settle_in_group(group, ended_there, sent_at, unused_there)
+      if not ended_in[group] then
+        ended_in[group] = { ended = {}, sent_at = {}, unused = {} }
+        ended_in[#ended_in + 1] = group
+      end
+      local in_group = ended_in[group]
+      add_all(in_group.ended, ended_there)
+      add_all(in_group.sent_at, sent_at)
+      add_all(in_group.unused, unused_there)
     end
   end
-  -- The gauges and tidy.lua visit only destinations with permits.
-  if redis.call('EXISTS', queued, in_flight) == 0 then
-    redis.call('SREM', BUSY, id)
-  end
+  return redis.call('EXISTS', queued, in_flight) == 0
 end
 
 local function permit()
   return permit_named(text())
 end
 
+-- Destinations without permits, and the entries of permits of which the store knows how they ended.
+local without_permits, recorded = {}, {}
 while more() do
   local id, permit_generation = text(), number()
   local ended, sent_at, unused, crowded, entries = list(permit), list(number), list(permit), number(), list(text)
   -- Permits of an earlier generation have gone with its data.
   if permit_generation == generation then
-    if #ended + #unused > 0 then
-      settle(id, ended, sent_at, unused, crowded)
+    if #ended + #unused > 0 and settle(id, ended, sent_at, unused, crowded) then
+      without_permits[#without_permits + 1] = id
     end
-    -- The store knows how these permits ended, so nobody will look for their entries.
-    if #entries > 0 then
-      redis.call('XACK', QUEUE, WORKERS, unpack(entries))
-      redis.call('XDEL', QUEUE, unpack(entries))
-    end
+    add_all(recorded, entries)
   end
+end
+for _, group in ipairs(ended_in) do
+  settle_in_group(group, ended_in[group])
+end
+-- The gauges and tidy.lua visit only destinations with permits.
+if #without_permits > 0 then
+  redis.call('SREM', BUSY, unpack(without_permits))
+end
+-- Nobody will look for these entries.
+if #recorded > 0 then
+  redis.call('XACK', QUEUE, WORKERS, unpack(recorded))
+  redis.call('XDEL', QUEUE, unpack(recorded))
 end
 save_groups()
 announce(before)

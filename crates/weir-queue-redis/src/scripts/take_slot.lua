@@ -54,24 +54,31 @@ local function put_in_flight(id, job, permits, scored)
   redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
 end
 
--- The same in the sets of the groups.
-local function put_in_flight_there(id, shared, permits, scored)
-  local names, scored_names = names_in_group(id, permits), {}
-  for index, name in ipairs(names) do
-    scored_names[2 * index - 1], scored_names[2 * index] = scored[2 * index - 1], name
-  end
-  for _, group in ipairs(shared) do
-    put_in_flight(group, groups[group], names, scored_names)
-  end
-end
+-- How many permits of each group may still be put in flight, and those that are. Its sets change once, after all members.
+local room_in, moved_in = {}, {}
 
 -- How many permits of the group may be put in flight.
 local function room_in_group(id, group)
-  if group.held_until > now + GRANT_AHEAD then
-    return math.huge
+  if not room_in[id] and group.held_until > now + GRANT_AHEAD then
+    room_in[id] = math.huge
+  elseif not room_in[id] then
+    local room = most_outstanding(group) - redis.call('ZCARD', in_flight_of(id))
+    room_in[id] = room > 0 and room or most_outstanding(group) - count_valid(in_flight_of(id))
   end
-  local room = most_outstanding(group) - redis.call('ZCARD', in_flight_of(id))
-  return room > 0 and room or most_outstanding(group) - count_valid(in_flight_of(id))
+  return room_in[id]
+end
+
+-- The same in the sets of the groups.
+local function put_in_flight_there(id, shared, permits, scored)
+  local names = names_in_group(id, permits)
+  for _, group in ipairs(shared) do
+    local moved = moved_in[group] or { names = {}, scored = {} }
+    moved_in[group], room_in[group] = moved, room_in[group] - #names
+    for index = 1, #names do
+      local count = #moved.names + 1
+      moved.names[count], moved.scored[2 * count - 1], moved.scored[2 * count] = names[index], scored[2 * index - 1], names[index]
+    end
+  end
 end
 
 -- The two numbers of a permit's answer. The pace of an adaptive destination can only delay its slot.
@@ -179,6 +186,9 @@ end
 
 for _, requests in ipairs(read_requests()) do
   grant_all(requests)
+end
+for group, moved in pairs(moved_in) do
+  put_in_flight(group, groups[group], moved.names, moved.scored)
 end
 save_groups()
 for _, part in ipairs(paced) do

@@ -301,9 +301,9 @@ fn any_limits() -> impl Strategy<Value = RateLimits> {
         .prop_map(set)
 }
 
-/// The budget of a destination, or of a destination and its group.
+/// The budgets of a limit key, of its destination and of its group; of a destination and its group; or of one of them.
 fn any_budgets() -> impl Strategy<Value = Vec<RateLimits>> {
-    prop::collection::vec(any_limits(), 1..=2)
+    prop::collection::vec(any_limits(), 1..=3)
 }
 
 /// Windows with and without a name.

@@ -69,11 +69,17 @@ local function call_group(id, group, sooner)
   if group.phase == 'waiting' and FLOWS.takes_turns(group) and redis.call('ZSCORE', turns_of(group.group), id) then
     return
   end
-  local due = is_known(group) and not group.suspended and CALLERS.before_end(group, due_for_next_slot(group, others_in(id, group), now)) or now
-  if not sooner and not FLOWS.takes_turns(group) then
-    due = math.max(due, math.min(group.ran or 0, now) + CADENCE)
-  end
   local is_scheduled = group.phase == 'scheduled' and redis.call('ZSCORE', SCHEDULE, id)
+  local earliest_due = now
+  if not sooner and not FLOWS.takes_turns(group) then
+    earliest_due = math.max(now, math.min(group.ran or 0, now) + CADENCE)
+  end
+  -- Many members join in one call, and counting what others have costs most of it.
+  if is_scheduled and group.due <= earliest_due then
+    return
+  end
+  local due = is_known(group) and not group.suspended and CALLERS.before_end(group, due_for_next_slot(group, others_in(id, group), now)) or now
+  due = math.max(due, earliest_due)
   if not is_scheduled or (due < group.due and (sooner or not group.on_settle)) then
     schedule(id, group, due, due, false)
   end
@@ -147,7 +153,7 @@ local function give_turns(id, group, open, most)
   open = open or 0
   local waiting = needed > 0 and redis.call('ZRANGE', turns_of(id), 0, needed - 1, 'WITHSCORES') or {}
   for index = 1, #waiting, 2 do
-    local job = groups[waiting[index]] or load_job(waiting[index])
+    local job = groups[waiting[index]] or FLOWS.joined and FLOWS.joined[waiting[index]] or load_job(waiting[index])
     if job.is_group then
       job = group_named(waiting[index])
     end

@@ -11,14 +11,23 @@ use weir_core::{
 
 use crate::{LONGEST_PREPARATION, LONGEST_RUN};
 
+/// A permit that is not settled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outstanding {
+    /// When its claim expires.
+    pub(super) expires: Timestamp,
+    /// Whether it has a slot.
+    pub(super) is_in_flight: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     /// Where the next slots may begin. Unknown until the first run recovers the cursors from the store.
     pub(super) cursors: Option<Limiter>,
-    /// Permits published that have no slot, with the times at which their claims expire.
-    pub(super) queued: IdMap<u64, Timestamp>,
-    /// Permits that have a slot and are not settled, with the times at which their claims expire.
-    pub(super) in_flight: IdMap<u64, Timestamp>,
+    /// The permits that are published and not settled. One map, because a slot moves a permit in each of its budgets.
+    permits: IdMap<u64, Outstanding>,
+    /// How many of them have a slot.
+    in_flight: u32,
     /// Room reserved for permits that will be admitted without a run.
     pub(super) reserved: u32,
     /// How long workers take to be ready. A longer time counts at once; shorter times reduce the value step by step.
@@ -41,59 +50,74 @@ impl Budget {
         if now < self.first_expiry {
             return;
         }
-        self.queued.retain(|_, expires| *expires > now);
-        self.in_flight.retain(|_, expires| *expires > now);
-        let expiries = self.queued.values().chain(self.in_flight.values());
-        self.first_expiry = expiries.min().copied().unwrap_or(Timestamp::MAX);
+        self.permits.retain(|_, permit| permit.expires > now);
+        self.in_flight = self.permits.values().filter(|permit| permit.is_in_flight).count() as u32;
+        let expiries = self.permits.values().map(|permit| permit.expires);
+        self.first_expiry = expiries.min().unwrap_or(Timestamp::MAX);
     }
 
     /// Adds a published permit whose claim expires at `expires`.
     pub(super) fn queue(&mut self, serial: u64, expires: Timestamp) {
         self.issued += 1;
-        self.queued.insert(serial, expires);
+        self.permits.insert(serial, Outstanding { expires, is_in_flight: false });
         self.first_expiry = self.first_expiry.min(expires);
+    }
+
+    /// The permit, if it is not settled.
+    pub(super) fn permit(&self, serial: u64) -> Option<Outstanding> {
+        self.permits.get(&serial).copied()
     }
 
     /// A slot was granted for this permit.
     pub(super) fn start(&mut self, serial: u64, expires: Timestamp) {
-        self.queued.remove(&serial);
-        self.in_flight.insert(serial, expires);
+        let permit = self.permits.entry(serial).or_insert(Outstanding { expires, is_in_flight: false });
+        if !std::mem::replace(&mut permit.is_in_flight, true) {
+            self.in_flight += 1;
+        }
     }
 
     /// Removes a permit that has ended. Returns whether it was known.
     pub(super) fn end(&mut self, serial: u64) -> bool {
-        self.in_flight.remove(&serial).or_else(|| self.queued.remove(&serial)).is_some()
+        let ended = self.permits.remove(&serial);
+        self.in_flight -= u32::from(ended.is_some_and(|permit| permit.is_in_flight));
+        ended.is_some()
     }
 
     /// Takes the permits of a member that joins.
     pub(super) fn join(&mut self, member: &Self) {
-        self.issued += (member.queued.len() + member.in_flight.len()) as u64;
-        self.queued.extend(&member.queued);
-        self.in_flight.extend(&member.in_flight);
+        self.issued += member.permits.len() as u64;
+        for (&serial, permit) in &member.permits {
+            // Counted once, if it is known already.
+            self.end(serial);
+            self.permits.insert(serial, *permit);
+            self.in_flight += u32::from(permit.is_in_flight);
+        }
         self.reserved += member.reserved;
         self.first_expiry = self.first_expiry.min(member.first_expiry);
     }
 
     /// Forgets the permits of a member that leaves.
     pub(super) fn leave(&mut self, member: &Self) {
-        let left = member.queued.keys().chain(member.in_flight.keys());
-        self.issued -= left
-            .filter(|serial| self.queued.remove(serial).or_else(|| self.in_flight.remove(serial)).is_some())
-            .count() as u64;
+        self.issued -= member.permits.keys().filter(|serial| self.end(**serial)).count() as u64;
         self.reserved = self.reserved.saturating_sub(member.reserved);
     }
 
+    /// Permits without a slot.
+    pub(super) fn published(&self) -> u32 {
+        self.permits.len() as u32 - self.in_flight
+    }
+
     pub(super) fn queued(&self) -> u32 {
-        self.queued.len() as u32 + self.reserved
+        self.published() + self.reserved
     }
 
     pub(super) fn in_flight(&self) -> u32 {
-        self.in_flight.len() as u32
+        self.in_flight
     }
 
     /// Permits that are queued, reserved or in flight.
     pub(super) fn outstanding(&self) -> u32 {
-        self.queued() + self.in_flight()
+        self.permits.len() as u32 + self.reserved
     }
 
     /// The expected start of a slot that is taken after `others` further slots.
@@ -117,7 +141,7 @@ impl Budget {
 
     /// How many permits end in the time of two runs and of the preparation, as measured since the last claim.
     pub(super) fn ended_meanwhile(&mut self, now: Timestamp, max_in_flight: u32) -> u32 {
-        let ended = self.issued - (self.queued.len() + self.in_flight.len()) as u64;
+        let ended = self.issued - self.permits.len() as u64;
         let (since, before) = self.claimed.replace((now, ended)).unwrap_or((now, ended));
         let of = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let ahead = ended.saturating_sub(before).saturating_mul(of(self.preparation + 2 * self.run_time))
@@ -145,10 +169,13 @@ impl Budget {
 
     /// How far its sends have come. Permits that have expired do not count. No slot starts before `earliest`.
     pub(super) fn progress(&self, now: Timestamp, earliest: Timestamp) -> Progress {
-        let valid = |permits: &IdMap<u64, Timestamp>| permits.values().filter(|expires| **expires > now).count() as u32;
+        let valid = |in_flight: bool| {
+            let permits = self.permits.values();
+            permits.filter(|permit| permit.expires > now && permit.is_in_flight == in_flight).count() as u32
+        };
         Progress {
-            queued: valid(&self.queued),
-            in_flight: valid(&self.in_flight),
+            queued: valid(false),
+            in_flight: valid(true),
             lowered_maximum: None,
             last_start: self.cursors.as_ref().and_then(Limiter::last_start),
             next_start: self.cursors.as_ref().map(|cursors| cursors.owed_start(earliest, now)),

@@ -12,7 +12,7 @@ use weir_core::{
 };
 
 use super::{
-    budget::Budget,
+    budget::{Budget, Outstanding},
     group::{Group, Tag, tag_of_permit},
     held::Held,
 };
@@ -144,9 +144,8 @@ impl Job {
         let SlotRequest { id: PermitId { serial, .. }, preparation, missed, cost } = request;
         // The job must know the permit, and its claim must not have expired. A permit in flight asks again after a
         // missed slot.
-        let in_flight = self.budget.in_flight.get(&serial).copied();
-        let expires = in_flight.or_else(|| self.budget.queued.get(&serial).copied());
-        let Some(expires) = expires.filter(|expires| *expires > now) else {
+        let permit = self.budget.permit(serial).filter(|permit| permit.expires > now);
+        let Some(Outstanding { expires, is_in_flight }) = permit else {
             return SlotAnswer::Withdrawn;
         };
         // Later permits are published earlier by the time that the worker took.
@@ -159,8 +158,7 @@ impl Job {
         let sending = self.budget.in_flight();
         let soon = now + GRANT_AHEAD;
         let is_open = groups.iter().all(|group| group.has_room() || group.is_held(soon));
-        let has_room =
-            in_flight.is_some() || self.held.is_held(soon) || (sending < self.allowed_outstanding() && is_open);
+        let has_room = is_in_flight || self.held.is_held(soon) || (sending < self.allowed_outstanding() && is_open);
         // No slot while the terms or the cursors are unknown or over, because the next run finds them; and none while
         // suspended.
         let may_send = self.terms.as_ref().is_some_and(|terms| {
@@ -183,14 +181,21 @@ impl Job {
             return SlotAnswer::NoRoom;
         }
         // A slot is taken from every budget, or from none.
-        let (mut one, mut several);
-        let budgets: &mut [&mut Limiter] = if groups.is_empty() {
-            one = [cursors];
-            &mut one
-        } else {
-            let shared = groups.iter_mut().filter_map(|group| group.budget.cursors.as_mut());
-            several = std::iter::once(cursors).chain(shared).collect::<Vec<_>>();
-            &mut several
+        let (mut one, mut two, mut three);
+        let mut shared = groups.iter_mut().filter_map(|group| group.budget.cursors.as_mut());
+        let budgets: &mut [&mut Limiter] = match (shared.next(), shared.next()) {
+            (Some(inner), Some(outer)) => {
+                three = [cursors, inner, outer];
+                &mut three
+            }
+            (Some(inner), None) => {
+                two = [cursors, inner];
+                &mut two
+            }
+            (None, _) => {
+                one = [cursors];
+                &mut one
+            }
         };
         // The missed slot is unused. If it is still the last one, its spacing is given back first.
         if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
@@ -214,8 +219,8 @@ impl Job {
             }
         };
         let paced = pace.as_mut().map(|pace| {
-            pace.take(slot.start, in_flight.is_none());
-            PacedGrant { generation: pace.generation, in_flight: sending + u32::from(in_flight.is_none()) }
+            pace.take(slot.start, !is_in_flight);
+            PacedGrant { generation: pace.generation, in_flight: sending + u32::from(!is_in_flight) }
         });
         self.last_grant = Some((serial, slot.start));
         self.budget.start(serial, expires);

@@ -110,8 +110,8 @@ impl JobTable {
         Depths {
             ready: self.ready.len(),
             oldest_published_at: self.oldest_untaken(),
-            queued: sum(|job| job.budget.queued.len()),
-            in_flight: sum(|job| job.budget.in_flight.len()),
+            queued: sum(|job| job.budget.published() as usize),
+            in_flight: sum(|job| job.budget.in_flight() as usize),
             jobs: self.jobs.values().filter(|job| job.phase != Phase::Idle).count(),
         }
     }
@@ -492,15 +492,25 @@ impl JobTable {
         let Some(job) = self.jobs.get_mut(&id) else { return SlotAnswer::Withdrawn };
         let mut shared = shared_by(&self.groups, job.group());
         let (group, outer) = (shared.next(), shared.next());
-        let mut groups: Vec<&mut Group> = match (group, outer) {
-            (None, _) => Vec::new(),
-            (Some(group), None) => self.groups.get_mut(&group).into_iter().collect(),
-            (Some(group), Some(outer)) => {
-                self.groups.get_disjoint_mut([&group, &outer]).into_iter().flatten().collect()
+        let known = match (group, outer) {
+            (Some(group), Some(outer)) => self.groups.get_disjoint_mut([&group, &outer]),
+            (Some(group), None) => [self.groups.get_mut(&group), None],
+            (None, _) => [None, None],
+        };
+        let (mut one, mut two);
+        let groups: &mut [&mut Group] = match known {
+            [Some(group), Some(outer)] => {
+                two = [group, outer];
+                &mut two
             }
+            [Some(group), None] | [None, Some(group)] => {
+                one = [group];
+                &mut one
+            }
+            [None, None] => &mut [],
         };
         let is_behind = groups.first().zip(job.terms.as_ref()).is_some_and(|(group, terms)| group.is_ahead_of(terms));
-        let answer = job.take_slot(now, request, &mut groups);
+        let answer = job.take_slot(now, request, groups);
         // A run brings the terms.
         if is_behind {
             self.run_at_once(now, id);
