@@ -1,6 +1,6 @@
 //! The commands that call the API of a running server: `weir destinations`, `events`, `deliveries`, `replays`, `keys`,
 //! `tail`, `overview`, `alerts`, `activity`, `preview`, `simulate`, `open`, `status` and `doctor`. Each makes its
-//! requests with [`Client`] and shows [`records`] in a table, or the JSON of the server.
+//! requests with [`Client`] and shows `records` in a table, or the JSON of the server.
 
 mod activity;
 mod alerts;
