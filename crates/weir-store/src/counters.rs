@@ -75,7 +75,7 @@ pub struct DuePositions {
     pub live_due: u64,
 }
 
-/// The most entries of the due index that one call of [`Counters::positions`] reads of each part.
+/// The most entries of the due index that one call of [`Counters::due_positions`] reads of each part.
 pub const POSITIONS_LOOKED_AT: u32 = 10_000;
 
 /// The changes that are not in the totals yet.
