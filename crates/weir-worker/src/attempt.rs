@@ -217,7 +217,7 @@ impl Attempter {
     fn slots<'a>(
         &'a self,
         permit: &'a Permit,
-        target: &'a DestinationTarget,
+        target: &DestinationTarget,
         notes: &'a mut SlotNotes,
     ) -> PermitSlots<'a> {
         let of = &target.destination;
@@ -225,7 +225,6 @@ impl Attempter {
         PermitSlots {
             attempter: self,
             permit,
-            target,
             ask_ahead: AskAhead::new(&permit.delivery, &limits),
             start_by: permit.delivery.expires_at - target.timeout(),
             preparation: None,

@@ -1,13 +1,6 @@
 //! Destinations as targets, each compiled once per version of its settings.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use weir_core::{
@@ -31,13 +24,11 @@ pub(crate) struct DestinationTarget {
     pub(crate) target: Target,
     /// The answers since the last edit, which may have changed the limits.
     answers: Mutex<AnswerHistory>,
-    /// The latest start of a slot that this process was granted, in nanoseconds.
-    latest_slot: AtomicI64,
 }
 
 impl DestinationTarget {
     pub(crate) fn new(destination: Arc<Destination>, target: Target) -> Self {
-        Self { destination, target, answers: Mutex::default(), latest_slot: AtomicI64::new(i64::MIN) }
+        Self { destination, target, answers: Mutex::default() }
     }
 
     /// Counts the result of a send. Returns what the recent answers say, this one included.
@@ -45,12 +36,6 @@ impl DestinationTarget {
         // No code panics while it holds the lock.
         let mut answers = self.answers.lock();
         answers.record(result.refusal().is_some(), now)
-    }
-
-    /// How long a slot that was granted now starts after all that this process was granted before.
-    pub(crate) fn slot_gap(&self, start: Timestamp) -> Duration {
-        let before = self.latest_slot.fetch_max(start.as_nanos(), Ordering::Relaxed);
-        start.since(Timestamp::from_nanos(before))
     }
 
     pub(crate) fn timeout(&self) -> Duration {

@@ -9,7 +9,7 @@ use weir_core::{RateLimits, Slot, Timestamp, claim::ClaimedDelivery, limiter::GR
 use weir_queue::{PacedGrant, Permit, SLOT_HORIZON, SlotAnswer, SlotRequest};
 
 use super::Attempter;
-use crate::{outbound::SlotSource, targets::DestinationTarget};
+use crate::outbound::SlotSource;
 
 /// How long before the expected slot the worker has the answer, so that a busy machine is in time too. The time is
 /// rounded down to [`ASK_EVERY`], and the measured time of a request is added.
@@ -31,17 +31,12 @@ const LONGEST_ROOM_WAIT: Duration = Duration::from_millis(100);
 const ASK_TRIES: u32 = 3;
 /// The time between two tries.
 const ASK_RETRY: Duration = Duration::from_millis(100);
-/// Slots of a pace are exact if they follow one another by at least this. An exact start costs a switch of threads, so this
-/// bounds its cost to a fiftieth of a core for each destination. No network keeps starts that are closer apart.
-const EXACT_FROM: Duration = Duration::from_millis(5);
 
 /// What the answers for a permit say of its attempt.
 #[derive(Debug, Default)]
 pub(super) struct SlotNotes {
     /// What the last slot was granted under.
     pub(super) paced: Option<PacedGrant>,
-    /// Whether the last slot was granted by a pace, some time after the one before.
-    pub(super) is_exact: bool,
     /// No slot is ever granted.
     pub(super) is_above_limit: bool,
 }
@@ -50,7 +45,6 @@ pub(super) struct SlotNotes {
 pub(super) struct PermitSlots<'a> {
     pub(super) attempter: &'a Attempter,
     pub(super) permit: &'a Permit,
-    pub(super) target: &'a DestinationTarget,
     /// How long before the expected slot it is asked for.
     pub(super) ask_ahead: AskAhead,
     /// The latest send start: a later attempt could outlast its claim.
@@ -100,7 +94,6 @@ impl SlotSource for PermitSlots<'_> {
                     // Only this wait is excluded from the lag. Delays before the request still count.
                     self.exclude_from_lag(self.attempter.clock.now(), slot.start);
                     (self.slot, self.notes.paced) = (Some(slot), paced);
-                    self.notes.is_exact = paced.is_some() && self.target.slot_gap(slot.start) >= EXACT_FROM;
                     return Some(slot);
                 }
                 Ok(SlotAnswer::Later(start)) => {
@@ -141,7 +134,7 @@ impl SlotSource for PermitSlots<'_> {
     /// The pace follows the refusals of the receiver. A receiver that takes one request in 10 ms refuses a request that comes 9 ms
     /// after the one before. So a send that is 2 ms late, followed by one in time, would look like a pace that is too high.
     fn is_exact(&self) -> bool {
-        self.notes.is_exact
+        self.notes.paced.is_some()
     }
 }
 

@@ -168,14 +168,12 @@ async fn the_duration_of_an_attempt_that_hangs_in_its_dial_is_the_time_of_the_di
 #[tokio::test(start_paused = true)]
 async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot_is_not() {
     let hundred_a_second = RateLimits::new(RateLimit::new(100, Period::SECOND).into_iter().collect()).unwrap();
-    let Rig { attempter, queue, permit, target, .. } =
-        Rig::new(hundred_a_second, (0, 0), Duration::from_secs(75)).await;
+    let Rig { attempter, queue, permit, .. } = Rig::new(hundred_a_second, (0, 0), Duration::from_secs(75)).await;
     let (start_by, lag_since) = (permit.delivery.expires_at, permit.published_at);
     let ask_ahead = AskAhead::new(&permit.delivery, &RateLimits::default());
     let mut slots = PermitSlots {
         attempter: &attempter,
         permit: &permit,
-        target: &target,
         ask_ahead,
         start_by,
         preparation: None,
@@ -189,13 +187,4 @@ async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot
     let slot = slots.next().await.unwrap();
     assert!(slot.start > attempter.clock.now());
     assert_eq!(slot.start.since(slots.lag_since), Duration::from_secs(2));
-}
-
-/// Whether slots of a pace at these milliseconds are exact.
-#[tokio::test]
-async fn the_slots_of_a_pace_are_exact_unless_they_follow_closely() {
-    let Rig { target, .. } = Rig::new(RateLimits::UNLIMITED, (0, 0), Duration::from_secs(75)).await;
-    let gaps = [0, 4, 9, 11, 10, 30].map(|start| target.slot_gap(Timestamp::from_millis(start)).as_millis());
-    assert!(gaps[0] > 1_000, "nothing was granted before");
-    assert_eq!(gaps[1..], [4, 5, 2, 0, 19]);
 }
