@@ -42,7 +42,7 @@ enum Whose {
 /// The lanes of a listener.
 pub(super) struct Lanes {
     runtime: Handle,
-    /// A client has as many lanes as there are threads, so that it can use all of them.
+    /// The lanes of each client: one for each thread, so that a client that is alone can use all threads.
     of_each: usize,
     accepted: AtomicUsize,
     open: Mutex<HashMap<(Whose, usize), Arc<Lane>>>,
