@@ -65,6 +65,7 @@ mod routes;
 mod shedding;
 mod spans;
 mod state;
+mod store_turns;
 
 pub use auth::{InvalidPublicUrl, KeyRing, LastSender, PublicUrl, RemoteAddress, SettingKeys, TrustedProxies};
 pub use event_types::EventTypes;

@@ -31,6 +31,7 @@ use crate::{
     auth::Caller,
     meters::{self, ShedMeters},
     problem::{self, Problem, RateLimit},
+    store_turns::StoreTurns,
 };
 
 /// How often the policy is read, and the gauges are set.
@@ -59,6 +60,7 @@ struct Inner {
     decided: AtomicU64,
     /// Whether the queue did not answer in time when it was last asked.
     is_queue_slow: AtomicBool,
+    turns: StoreTurns,
 }
 
 impl Shedding {
@@ -73,6 +75,7 @@ impl Shedding {
             overhead: histogram!(meters::SHED_OVERHEAD),
             decided: AtomicU64::new(0),
             is_queue_slow: AtomicBool::new(false),
+            turns: StoreTurns::default(),
         }))
     }
 
@@ -194,7 +197,12 @@ impl Shedding {
         }
     }
 
-    /// An ingest of the store begins.
+    /// Which events are in the store at one time.
+    pub(crate) fn turns(&self) -> &StoreTurns {
+        &self.0.turns
+    }
+
+    /// An ingest of the store begins, or waits for its turn.
     #[must_use]
     pub fn storing(&self) -> Storing<'_> {
         let began = self.now();

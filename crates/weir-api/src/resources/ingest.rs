@@ -294,8 +294,10 @@ async fn store_part(
     from: usize,
 ) -> ApiResult<Vec<ApiResult<types::AcceptedEvent>>> {
     let storing = api.shedding.storing();
+    let place = api.shedding.turns().enter(events[from].client, events.len() - from).await?;
     let outcomes = api.store.ingest_part(events, from).await;
     storing.finish();
+    drop(place);
     let outcomes = outcomes.inspect_err(|error| {
         if from > 0 {
             tracing::warn!(%error, stored = from, events = events.len(), "only the first events of a batch were stored");
