@@ -1,8 +1,8 @@
 //! The Lua scripts, one for each operation, and calls of them.
 //!
 //! A script consists of the constants, which come from the Rust definitions so that both sides agree, the parts that it
-//! uses (shard, arguments, groups, limiter, permits, turns), and the operation itself. Calls name it by its digest. A
-//! server that does not know the digest gets the source once.
+//! uses (shard, arguments, groups, limiter, permits, turns), and the operation itself, without the definitions that the
+//! operation does not need. Calls name it by its digest. A server that does not know the digest gets the source once.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -24,10 +24,13 @@ use weir_queue::{
     RESERVED_FOR, RUN_FALLBACK, SLOT_HORIZON, SLOW_PACE, Terms,
 };
 
+use self::assembly::assemble;
 use crate::{
     RedisConfig, codec,
     keys::{Keys, Shard, group_job},
 };
+
+mod assembly;
 
 /// How much longer than needed a job is kept, because a process may still use it a little later. A minute outlasts
 /// every lease, call and slot.
@@ -160,7 +163,7 @@ struct Script {
 impl Script {
     fn of(operation: Operation) -> Self {
         let (parts, own) = operation.source();
-        let source = [&[&constants(), lua!("shard"), ARGUMENTS], parts, &[own]].concat().join("\n");
+        let source = assemble(&[&constants(), lua!("shard"), ARGUMENTS], &[parts, &[own]].concat());
         let digest = redis::Script::new(&source).get_hash().to_owned();
         Self { source, digest }
     }

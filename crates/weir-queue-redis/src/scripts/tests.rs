@@ -94,7 +94,7 @@ fn in_rust(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
 }
 
 fn in_lua(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
-    let source = [&constants(), ARGUMENTS, LIMITER, PLAY].join("\n");
+    let source = assemble(&[&constants(), ARGUMENTS], &[LIMITER, PLAY]);
     let mut call = Call {
         shard: Shard::of(DestinationId::from_bytes([0; 16])),
         generation: 0,
@@ -136,8 +136,19 @@ end
 
 /// Runs a part of a script that has the limiter.
 fn run_with_limiter(text: &str) -> Vec<i64> {
-    let source = [&constants(), ARGUMENTS, LIMITER, TAKE_SLOT, text].join("\n");
+    let source = assemble(&[&constants(), ARGUMENTS], &[LIMITER, TAKE_SLOT, text]);
     redis::cmd("EVAL").arg(source).arg(0).query(&mut connection()).unwrap()
+}
+
+/// A function of Lua uses 60 variables of outer functions at most, and has 200 of its own.
+#[test]
+fn every_script_compiles() {
+    let mut connection = connection();
+    for operation in Operation::iter() {
+        let Script { source, digest } = operation.script();
+        let loaded: Result<String, _> = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection);
+        assert_eq!(loaded.as_ref(), Ok(digest), "{operation:?}");
+    }
 }
 
 #[test]
