@@ -381,6 +381,35 @@ fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
+    fn parts_of_members_are_the_permits_that_start_first(
+        mut flows in prop::collection::vec((0u32..40, 1u64..6), 1..20),
+        open in 0u64..600,
+    ) {
+        flows.sort_unstable();
+        let member = |(at, weight): &(u32, u64)| format!("{{ at = {at}, count = 0, job = {{ weight = {weight} }} }},");
+        let members: String = flows.iter().map(member).collect();
+        let text = format!(
+            "local group, flows = {{}}, {{ {members} }}
+             local answer = {{ FLOWS.give_parts(group, flows, {open}) }}
+             for _, flow in ipairs(flows) do
+               answer[#answer + 1] = flow.count
+             end
+             return answer"
+        );
+        let source = assemble(&[&constants(), ARGUMENTS], &[LIMITER, TURNS, &text]);
+        let answer: Vec<u64> = redis::cmd("EVAL").arg(source).arg(0).query(&mut connection()).unwrap();
+        let (left, counts) = (answer[0], &answer[1..]);
+        prop_assert_eq!(left + counts.iter().sum::<u64>(), open);
+        prop_assert!(left <= flows.len() as u64 + 1, "{} are left", left);
+        // The virtual time at which the permit of a member starts that comes after `others` of it.
+        let start = |flow: usize, others: u64| f64::from(flows[flow].0) + others as f64 / flows[flow].1 as f64;
+        let last_given = (0..counts.len()).filter(|flow| counts[*flow] > 0).map(|flow| start(flow, counts[flow] - 1));
+        let first_left = (0..counts.len()).map(|flow| start(flow, counts[flow]));
+        let (last_given, first_left) = (last_given.fold(0.0, f64::max), first_left.fold(f64::MAX, f64::min));
+        prop_assert!(last_given <= first_left + 1e-9, "{counts:?}: {last_given} {first_left}");
+    }
+
+    #[test]
     fn slots_in_lua_are_those_in_rust_rounded_up_to_microseconds(limits in any_budgets(), steps in any_steps(false)) {
         for (lua, rust) in in_lua(&limits, &steps).into_iter().zip(in_rust(&limits, &steps)) {
             prop_assert!(lua.start >= rust.start, "{lua:?} starts before {rust:?}");

@@ -146,6 +146,30 @@ local function open_turns(group, queued, in_flight, ahead, later)
   return of_members, of_members >= room, math.min(open - of_members, waiting)
 end
 
+-- Gives each of these members, in the order of their turns, the permits that start before any permit that is left over: its
+-- part of `open`, rounded. Returns how many are left over: one for each member, or a few more.
+function FLOWS.give_parts(group, flows, open)
+  local level, weights, sum = 0, 0, open
+  for index, flow in ipairs(flows) do
+    local weight, following = flow.job.weight, flows[index + 1]
+    weights, sum = weights + weight, sum + flow.at * weight - 1
+    level = math.max(sum / weights, flow.at)
+    if following and level <= following.at then
+      break
+    end
+  end
+  for _, flow in ipairs(flows) do
+    if flow.at >= level or open == 0 then
+      break
+    end
+    local weight = flow.job.weight
+    flow.count = math.min(math.ceil((level - flow.at) * weight), open)
+    flow.at, open = flow.at + flow.count / weight, open - flow.count
+    group.virtual_time = math.max(group.virtual_time or 0, flow.at - 1 / weight)
+  end
+  return open
+end
+
 -- Gives `open` permits to the members whose turn it is, at most `most` members. If something of the group, or of its limit
 -- group (then `open` is nil), is not known, one member gets a turn without permits: its run finds it. All of them do while the group is suspended: their runs stop.
 local function give_turns(id, group, open, most)
@@ -162,6 +186,9 @@ local function give_turns(id, group, open, most)
     else
       redis.call('ZREM', turns_of(id), waiting[index])
     end
+  end
+  if open > #flows and CALLERS.waiting(group) == 0 then
+    open = FLOWS.give_parts(group, flows, open)
   end
   -- Each step of the search gives a member several permits at once if there are many to give, so that there are few steps.
   local step = math.max(math.floor(open / (4 * (#flows + 1))), 1)
