@@ -50,10 +50,9 @@ fn items(parts: &[&str]) -> Vec<Item> {
             item.names.extend(words(line).skip(1).map(str::to_owned));
         }
         if !item.names.is_empty() && !line.ends_with(" end") {
-            let is_last = |line: &&str| *line == "end";
-            while let Some(line) = lines.next() {
+            for line in lines.by_ref() {
                 item.text += &format!("{line}\n");
-                if is_last(&line) {
+                if line == "end" {
                     break;
                 }
             }
