@@ -7,10 +7,11 @@ use std::{cmp::Reverse, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
-    Arguments as _, AssertSqlSafe, Connection as _, Encode, Execute as _, PgPool, Postgres, Type,
+    Arguments as _, AssertSqlSafe, Connection as _, Encode, Execute as _, PgPool, Postgres, Row as _, Type,
     postgres::{PgArguments, PgRow},
     query::Query,
     raw_sql,
+    types::Uuid,
 };
 use weir_core::{
     DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event,
@@ -27,7 +28,7 @@ use weir_store::{
 use crate::{
     PostgresStore,
     errors::store_error,
-    replica::READ_TIMEOUT,
+    replica::{READ_TIMEOUT, Replica},
     rows::{Read, uuid},
     writer::{COMMIT_TIMEOUT, within},
 };
@@ -136,6 +137,10 @@ pub(crate) fn past() -> String {
 /// incremental sorts remain.
 pub(crate) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
 
+/// A transaction whose statements see the same rows, each as [`IN_ORDER`].
+const ONE_SNAPSHOT_IN_ORDER: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+    SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
+
 /// Settings for a statement that joins all destinations with what was counted for each: a nested loop would compare each
 /// with each.
 pub(crate) const HASHED: &str = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_nestloop = off";
@@ -185,25 +190,19 @@ impl PostgresStore {
     /// delivery takes. `None`: others' attempts are more than a page.
     async fn past_of_neighbours(&self, request: PastRequest) -> StoreResult<Option<Vec<PastRecord>>> {
         let (after, number) = request.after;
-        let limit = i64::from(request.limit);
-        let query = sqlx::query(AssertSqlSafe(past_deliveries()))
-            .bind(uuid(request.destination_id.as_bytes()))
-            .bind(uuid(after.as_bytes()))
-            // The first one may have been read.
-            .bind(limit + 1);
-        let rows = self.fetch(Some(IN_ORDER), query).await.map_err(|error| store_error(&error))?;
-        let deliveries = read_all(&rows, rows::past_delivery)?;
-        let (Some(newest), Some(oldest)) = (deliveries.first(), deliveries.last()) else { return Ok(Some(Vec::new())) };
-        let most = 2 * limit;
-        let query = sqlx::query(AssertSqlSafe(past_attempts()))
-            .bind(uuid(oldest.delivery_id.as_bytes()))
-            .bind(uuid(newest.delivery_id.as_bytes()))
-            .bind(most + 1);
-        let rows = self.fetch(None, query).await.map_err(|error| store_error(&error))?;
-        if rows.len() as i64 > most {
-            return Ok(None);
-        }
-        let mut attempts = read_all(&rows, |row| Ok((row.delivery_id(0)?, rows::past_attempt(row, 1)?)))?;
+        let rows = match self.current_replica().await {
+            Some(replica) => match neighbours(&replica.pool, READ_TIMEOUT, request).await {
+                Err(error) => {
+                    replica.failed(error);
+                    neighbours(&self.pool, COMMIT_TIMEOUT, request).await
+                }
+                rows => rows,
+            },
+            None => neighbours(&self.pool, COMMIT_TIMEOUT, request).await,
+        };
+        let Some((deliveries, attempts)) = rows.map_err(|error| store_error(&error))? else { return Ok(None) };
+        let deliveries = read_all(&deliveries, rows::past_delivery)?;
+        let mut attempts = read_all(&attempts, |row| Ok((row.delivery_id(0)?, rows::past_attempt(row, 1)?)))?;
         attempts.sort_unstable_by_key(|(id, attempt)| (Reverse(*id), attempt.number));
         let mut attempts = attempts.into_iter().peekable();
         let mut page = Vec::with_capacity(request.limit as usize);
@@ -251,11 +250,9 @@ impl PostgresStore {
         settings: Option<&'static str>,
         mut query: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
-        let Some(replica) = &self.replica else { return fetch_from(&self.pool, COMMIT_TIMEOUT, settings, query).await };
-        // An earlier read of the same request may have failed there.
-        if !replica_answers(replica.is_current(&self.pool)).await || replica.is_passed_over() {
+        let Some(replica) = self.current_replica().await else {
             return fetch_from(&self.pool, COMMIT_TIMEOUT, settings, query).await;
-        }
+        };
         let arguments = query.take_arguments().map_err(sqlx::Error::Encode)?.unwrap_or_default();
         let sql = query.sql();
         let first = sqlx::query_with(sql.clone(), arguments.clone());
@@ -267,6 +264,48 @@ impl PostgresStore {
             }
         }
     }
+
+    /// The replica, if it may answer this request and does.
+    async fn current_replica(&self) -> Option<&Replica> {
+        let replica = self.replica.as_ref()?;
+        // An earlier read of the same request may have failed there.
+        (replica_answers(replica.is_current(&self.pool)).await && !replica.is_passed_over()).then_some(replica)
+    }
+}
+
+/// The deliveries of a page of the past and all attempts between the first and the last of them, of one snapshot.
+/// `None`: the attempts are more than two pages.
+async fn neighbours(
+    pool: &PgPool,
+    limit: Duration,
+    request: PastRequest,
+) -> Result<Option<(Vec<PgRow>, Vec<PgRow>)>, sqlx::Error> {
+    let page = i64::from(request.limit);
+    let mut connection = pool.acquire().await?;
+    let rows = within(limit, async {
+        let mut snapshot = connection.begin_with(ONE_SNAPSHOT_IN_ORDER).await?;
+        let deliveries = sqlx::query(AssertSqlSafe(past_deliveries()))
+            .bind(uuid(request.destination_id.as_bytes()))
+            .bind(uuid(request.after.0.as_bytes()))
+            // The first one may have been read.
+            .bind(page + 1);
+        let deliveries = deliveries.fetch_all(&mut *snapshot).await?;
+        let id = |row: Option<&PgRow>| row.map(|row| row.try_get_unchecked::<Uuid, _>(0)).transpose();
+        let (Some(newest), Some(oldest)) = (id(deliveries.first())?, id(deliveries.last())?) else {
+            snapshot.commit().await?;
+            return Ok(Some((deliveries, Vec::new())));
+        };
+        let attempts = sqlx::query(AssertSqlSafe(past_attempts())).bind(oldest).bind(newest).bind(2 * page + 1);
+        let attempts = attempts.fetch_all(&mut *snapshot).await?;
+        snapshot.commit().await?;
+        Ok((attempts.len() as i64 <= 2 * page).then_some((deliveries, attempts)))
+    });
+    let rows = rows.await;
+    if rows.is_err() {
+        // The connection may be lost, or in the middle of an answer.
+        connection.close_on_drop();
+    }
+    rows
 }
 
 /// The rows of a statement. The settings, if there are any, apply only to its transaction.
