@@ -221,6 +221,12 @@ pub struct AdaptiveRate {
     wall: Option<Wall>,
     /// The longest wall of the last hour, and when it ended or a refusal confirmed it.
     longest_wall: (f64, Timestamp),
+    /// After a wall as long as a `Retry-After` said: how long the pace has been well above the ceiling without a refusal. After
+    /// twice as long as the wall, the receiver counts shorter windows than it says.
+    #[serde(default)]
+    outgrown_s: Option<f64>,
+    #[serde(default)]
+    says_too_long: bool,
     /// When the present cycle began and what has been taken since: what a receiver that counts minutes takes in one.
     cycle_from: Timestamp,
     cycle_ok: u64,
@@ -276,6 +282,8 @@ impl AdaptiveRate {
             advertised: None,
             wall: None,
             longest_wall: (0.0, Timestamp::MIN),
+            outgrown_s: None,
+            says_too_long: false,
             cycle_from: now,
             cycle_ok: 0,
             epoch: Epoch::new(now),
@@ -497,6 +505,11 @@ impl AdaptiveRate {
         if now.since(at).as_secs_f64() < MEMORY_LASTS_S { longest.clamp(1.0, 60.0) } else { 1.0 }
     }
 
+    /// Whether the receiver counts long windows, which fill up.
+    fn counts_windows(&self, now: Timestamp) -> bool {
+        self.memory_s(now) >= held::TELLING_S && !self.says_too_long
+    }
+
     fn first_rest_s(&self, now: Timestamp) -> f64 {
         REST_S.max(2.0 * self.memory_s(now))
     }
@@ -524,7 +537,7 @@ impl AdaptiveRate {
         // A rest that has not begun ends at the end of time; a copy of the state is exact to the millisecond.
         if self.rest_until > now + seconds(86_400.0) {
             // The refusals of the last ascent are to be one in a hundred.
-            let is_counting = self.memory_s(now) >= held::TELLING_S;
+            let is_counting = self.counts_windows(now);
             let (budget, most_s) =
                 if is_counting { (REFUSED / 2.0, self.longest_rest_s(now)) } else { (REFUSED, LONGEST_PAID_REST_S) };
             let paid_s = (self.refused_since_rest / (budget * self.rate)).min(most_s);
@@ -534,10 +547,13 @@ impl AdaptiveRate {
         if now < self.rest_until {
             return self.say(Reason::Resting, format!("just below {ceiling:.3}/s, where the receiver refused"), now);
         }
+        let memory_s = if self.says_too_long { 1.0 } else { self.memory_s(now) };
         if self.rate < KNOWN * ceiling {
             self.step = FIRST_STEP;
+        } else if let Some(outgrown_s) = &mut self.outgrown_s {
+            *outgrown_s += dt;
+            self.says_too_long |= *outgrown_s >= 2.0 * memory_s;
         }
-        let memory_s = self.memory_s(now);
         let largest = if memory_s < held::TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
         let most = largest.min(largest * dt / memory_s);
         self.rate = self.clamped(self.rate * (1.0 + self.step.min(most)));

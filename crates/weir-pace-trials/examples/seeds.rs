@@ -2,7 +2,7 @@
 //! comparing two versions:
 //! `cargo run -p weir-pace-trials --example seeds -- 20 [a part of a name [milliseconds that sends are late]]`.
 
-use weir_pace_trials::{judge::Figures, opponents::ALL, real, scenarios, table, unseen};
+use weir_pace_trials::{judge::Figures, opponents::ALL, real, scenarios, strange, table, unseen};
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -10,7 +10,12 @@ fn main() {
     let part = args.next().unwrap_or_default();
     let late_ms: Option<f64> = args.next().and_then(|late| late.parse().ok());
     let real = || real::all().into_iter().map(|class| class.scenario);
-    let sets = [("", scenarios::all()), ("unseen: ", unseen::all()), ("real: ", real().collect())];
+    let sets = [
+        ("", scenarios::all()),
+        ("unseen: ", unseen::all()),
+        ("strange: ", strange::all()),
+        ("real: ", real().collect()),
+    ];
     println!(
         "{:58} {:>22} {:>17} {:>13} {:>13} {:>13}  all: goodput, refused; oracle",
         "receiver: median / worst", "goodput", "refused %", "to 90 % s", "flooding s", "p99 s"

@@ -5,7 +5,7 @@
 //!
 //! # Files
 //!
-//! `world` plays a trial, `receiver`, `scenarios`, `unseen` and `real` say against what, `judge` what counts. `ours` is Weir's pacer and
+//! `world` plays a trial, `receiver`, `scenarios`, `unseen`, `strange` and `real` say against what, `judge` what counts. `ours` is Weir's pacer and
 //! `opponents` the others'; `vector` plays the scenarios that Vector's limiter brings. `table` writes the page,
 //! and `rng` makes the numbers of a seed.
 
@@ -16,6 +16,7 @@ pub mod real;
 pub mod receiver;
 pub mod rng;
 pub mod scenarios;
+pub mod strange;
 pub mod table;
 pub mod unseen;
 pub mod vector;

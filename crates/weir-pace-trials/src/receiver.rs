@@ -110,6 +110,8 @@ fn slides(taken: &mut VecDeque<f64>, seconds: f64, most: f64, t: f64) -> bool {
 pub enum Service {
     /// Nothing: any number at one time.
     Free,
+    /// Nobody, but all share: with more at one time than `rate · mean time`, each takes longer in proportion.
+    Shared,
     /// Workers with a queue; their number is `rate · mean time`.
     Pool { free_at: BinaryHeap<Reverse<Ordered>>, workers: usize, queue: usize },
 }
@@ -153,6 +155,8 @@ pub struct Receiver {
     /// The errors begin at this time.
     pub errs_from: f64,
     pub says_retry_after: bool,
+    /// What `Retry-After` says in place of the time until the gate takes one again.
+    pub retry_after_s: Option<f64>,
     pub says_quota: bool,
     /// Answers 503 to everything between these times.
     pub outage: Option<(f64, f64)>,
@@ -176,6 +180,7 @@ impl Receiver {
             errs_with: Ending::Failed,
             errs_from: 0.0,
             says_retry_after: false,
+            retry_after_s: None,
             says_quota: false,
             outage: None,
             in_service: BinaryHeap::new(),
@@ -247,13 +252,15 @@ impl Receiver {
                 *tokens -= f64::from(u8::from(is_taken));
                 is_taken
             }
-            Gate::Concurrency => {
-                while self.in_service.peek().is_some_and(|Reverse(Ordered(until))| *until <= t) {
-                    self.in_service.pop();
-                }
-                (self.in_service.len() as f64) < (rate * self.work_s.at(t)).round()
-            }
+            Gate::Concurrency => (self.in_service_at(t) as f64) < (rate * self.work_s.at(t)).round(),
         }
+    }
+
+    fn in_service_at(&mut self, t: f64) -> usize {
+        while self.in_service.peek().is_some_and(|Reverse(Ordered(until))| *until <= t) {
+            self.in_service.pop();
+        }
+        self.in_service.len()
     }
 
     /// How long until the gate takes one again.
@@ -292,7 +299,8 @@ impl Server for Receiver {
         }
         let quota = |this: &Self| if this.says_quota { this.quota(t) } else { None };
         if !self.admits(t) {
-            let retry_after = self.says_retry_after.then(|| self.wait_s(t).ceil().max(1.0));
+            let retry_after =
+                self.says_retry_after.then(|| self.retry_after_s.unwrap_or(self.wait_s(t)).ceil().max(1.0));
             return Reply { retry_after, quota: quota(self), ..quick(self.refuses_with) };
         }
         if self.errors > 0.0 && t >= self.errs_from && rng.chance(self.errors) {
@@ -302,8 +310,11 @@ impl Server for Receiver {
         let mean = self.work_s.at(t);
         let work = slow * if self.sigma > 0.0 { rng.log_normal(mean, self.sigma) } else { mean };
         let mean = mean * (1.0 + 19.0 * self.slow_share);
+        let is_shared = matches!(self.service, Service::Shared);
+        let others = if is_shared { self.in_service_at(t) as f64 } else { 0.0 };
         let until = match &mut self.service {
             Service::Free => t + work,
+            Service::Shared => t + work * ((others + 1.0) / (self.rate.at(t) * mean)).max(1.0),
             Service::Pool { free_at, workers, queue } => {
                 let wanted = ((self.rate.at(t) * mean).round() as usize).max(1);
                 while *workers < wanted {
@@ -321,7 +332,7 @@ impl Server for Receiver {
                 from + work
             }
         };
-        if matches!(self.gate, Gate::Concurrency) {
+        if is_shared || matches!(self.gate, Gate::Concurrency) {
             self.in_service.push(Reverse(Ordered(until)));
         }
         let at = until + NETWORK_S;

@@ -19,6 +19,9 @@ pub(super) struct Wall {
     is_probing: bool,
     /// Whether the refusals were 429: a window of the receiver is full. Otherwise the receiver is out of order.
     is_quota: bool,
+    /// Whether a `Retry-After` said its end, and no probe has been refused.
+    #[serde(default)]
+    is_told: bool,
 }
 
 impl Wall {
@@ -43,7 +46,7 @@ impl Wall {
     /// The probe was refused: the next one waits longer the older the wall is.
     pub(super) fn refused(&mut self, now: Timestamp) {
         if self.is_probing {
-            self.is_probing = false;
+            (self.is_probing, self.is_told) = (false, false);
             self.probe_at = now + seconds(self.wait_s(now));
         }
     }
@@ -56,7 +59,7 @@ impl AdaptiveRate {
         match &mut self.wall {
             Some(wall) => wall.probe_at = wall.probe_at.max(probe_at),
             None => {
-                self.wall = Some(Wall { since: now, probe_at, is_probing: false, is_quota });
+                self.wall = Some(Wall { since: now, probe_at, is_probing: false, is_quota, is_told: until.is_some() });
                 self.generation = self.generation.wrapping_add(1);
             }
         }
@@ -70,8 +73,15 @@ impl AdaptiveRate {
         let cycle_s = now.since(self.cycle_from).as_secs_f64();
         let goodput = self.cycle_ok as f64 / cycle_s.max(1.0);
         let is_recent_cut = self.is_recent_cut(10.0, now);
+        if length >= TELLING_S && wall.since.since(self.cycle_from).as_secs_f64() < length {
+            // It was met again so soon that a window may have filled up.
+            self.says_too_long = false;
+        }
         let (taken, share) = if !wall.is_quota {
             (self.rate, 0.7)
+        } else if length >= TELLING_S && wall.is_told && self.says_too_long {
+            // The pace of the last clean epoch.
+            (self.proven.unwrap_or(0.8 * self.rate).min(self.rate), 0.95)
         } else if length >= TELLING_S {
             (goodput.min(self.rate), 0.95)
         } else if is_recent_cut && self.is_cut_proven {
@@ -84,6 +94,7 @@ impl AdaptiveRate {
         if wall.is_quota && (length >= longest || now.since(at).as_secs_f64() > super::MEMORY_LASTS_S) {
             self.longest_wall = (length, now);
         }
+        self.outgrown_s = (length >= TELLING_S && wall.is_told).then_some(0.0);
         self.wall = None;
         self.step = FIRST_STEP;
         self.cut_to(taken, now);

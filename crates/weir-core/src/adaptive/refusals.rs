@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AdaptiveRate, BACKGROUND_TEST_S, CUT, EPOCH_S, FIRST_STEP, Reason, Sample, held, seconds};
+use super::{AdaptiveRate, BACKGROUND_TEST_S, CUT, EPOCH_S, FIRST_STEP, Reason, Sample, seconds};
 use crate::Timestamp;
 
 /// More refusals than this share, above the background, are a signal.
@@ -210,7 +210,7 @@ impl AdaptiveRate {
             return;
         }
         // A few answers in a minute say little about the rate of a receiver that counts minutes.
-        let is_counting = self.memory_s(now) >= held::TELLING_S;
+        let is_counting = self.counts_windows(now);
         let least = match (is_counting, is_early) {
             (true, _) => 0.7,
             (false, true) => 0.5,
@@ -281,6 +281,7 @@ impl AdaptiveRate {
         self.settling = 3;
         self.generation = self.generation.wrapping_add(1);
         self.rest_until = Timestamp::MAX;
+        self.outgrown_s = self.outgrown_s.map(|_| 0.0);
     }
 
     pub(super) fn is_recent_cut(&self, within_s: f64, now: Timestamp) -> bool {

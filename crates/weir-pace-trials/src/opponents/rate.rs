@@ -175,11 +175,19 @@ impl Pacer for Cubic {
 #[derive(Debug, Clone)]
 pub struct Oracle {
     cursor: Cursor,
+    share: f64,
 }
 
 impl Default for Oracle {
     fn default() -> Self {
-        Self { cursor: Cursor::new(10.0) }
+        Self::at(0.99)
+    }
+}
+
+impl Oracle {
+    /// Sends this share of what the receiver offers.
+    pub fn at(share: f64) -> Self {
+        Self { cursor: Cursor::new(10.0), share }
     }
 }
 
@@ -196,7 +204,7 @@ impl Pacer for Oracle {
     fn learn(&mut self, _now: f64, _answers: &[Answer]) {}
 
     fn peek(&mut self, server: &dyn Server, now: f64) {
-        self.cursor.rate = (0.99 * server.offered(now)).max(LEAST_PER_S);
+        self.cursor.rate = (self.share * server.offered(now)).max(LEAST_PER_S);
         self.cursor.next = self.cursor.next.min(now + 1.0 / self.cursor.rate);
     }
 }
