@@ -5,9 +5,9 @@
 //!
 //! # Files
 //!
-//! `world` plays a trial, `receiver`, `scenarios`, `unseen`, `strange` and `real` say against what, `judge` what counts. `ours` is Weir's pacer and
-//! `opponents` the others'; `vector` plays the scenarios that Vector's limiter brings. `table` writes the page,
-//! and `rng` makes the numbers of a seed.
+//! `world` plays a trial, `receiver`, `scenarios`, `unseen`, `strange` and `real` say against what, `judge` what counts.
+//! `ours` is Weir's pacer and `opponents` the others'; `vector` plays the scenarios that Vector's limiter brings. `table`
+//! writes the page, and `rng` makes the numbers of a seed.
 
 pub mod judge;
 pub mod opponents;

@@ -103,6 +103,10 @@ Why:
   twice as long (ARC) or more. With the smaller queue of Weir a worker is idle now and then, where one answer in twenty takes
   twenty times as long.
 - *Five times slower for everybody*: a base that rose is believed after two epochs with half of the window.
+- *Strangers on the same quota, concurrency limits, and leaky buckets with late sends*: what is attainable is below 1. Of paces that
+  know the capacity and send a constant share of it, those with at most 2 % of refusals get 0.88 where strangers spend half, and
+  0.70 at a leaky bucket of 100/s with sends 5 ms late; a constant window of a concurrency limit of 100 ms gets 0.83, because
+  the network takes a part of each turn ([0116](../docs/decisions/0116-a-retry-after-may-be-too-long.md)).
 - *60 per minute with `Retry-After`*: after a wall Weir goes on at 0.95 of what the last window took. The others send what
   they have until they are refused, 1.6 to 5 % of the time.
 ";
