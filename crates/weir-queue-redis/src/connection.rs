@@ -1,7 +1,9 @@
-//! The connection that all scripts of the process share.
+//! A connection that scripts of the process share.
 //!
 //! Calls are pipelined; each has an answer of its own. The next call replaces a connection that failed. During the
 //! backoff after a failed attempt to connect, calls fail at once, and each caller decides how to go on.
+
+use std::sync::Arc;
 
 use redis::{RedisError, RedisResult, Value};
 use tokio::{sync::Mutex, time::Instant};
@@ -47,7 +49,7 @@ impl CallFailure {
 }
 
 pub(crate) struct Connection {
-    dialer: Dialer,
+    dialer: Arc<Dialer>,
     state: Mutex<ConnectionState>,
 }
 
@@ -62,7 +64,7 @@ struct ConnectionState {
 }
 
 impl Connection {
-    pub(crate) fn new(dialer: Dialer) -> Self {
+    pub(crate) fn new(dialer: Arc<Dialer>) -> Self {
         let state = ConnectionState {
             connection: None,
             number: 0,

@@ -149,6 +149,11 @@ impl Operation {
         }
     }
 
+    /// Whether a delivery that could be sent now waits for the answer.
+    pub(crate) fn is_urgent(self) -> bool {
+        matches!(self, Self::Admit | Self::TakeSlot)
+    }
+
     fn script(self) -> &'static Script {
         static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| Operation::iter().map(Script::of).collect());
         &SCRIPTS[self as usize]
@@ -235,7 +240,7 @@ pub(crate) struct Call {
     pub(crate) shard: Shard,
     /// The latest generation of the shard that this process knew; 0 when it knew none.
     pub(crate) generation: u64,
-    operation: Operation,
+    pub(crate) operation: Operation,
     command: Cmd,
 }
 
