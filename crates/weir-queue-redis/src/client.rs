@@ -26,9 +26,6 @@ pub(crate) struct ShardClient {
     pub(crate) config: RedisConfig,
     pub(crate) keys: Keys,
     pub(crate) connection: Connection,
-    /// For [`Operation::is_urgent`]. A batch of runs, holds or settlements takes Redis some ten milliseconds, and a call on
-    /// the same connection waits for all of it. Between two connections Redis changes after some calls.
-    urgent: Connection,
     pub(crate) clock: Arc<RedisClock>,
     pub(crate) heartbeat: OwnHeartbeat,
     pub(crate) registry: PermitRegistry,
@@ -47,11 +44,9 @@ pub(crate) struct ScriptAnswer {
 
 impl ShardClient {
     pub(crate) fn new(config: RedisConfig, dialer: Dialer) -> Self {
-        let dialer = Arc::new(dialer);
         Self {
             keys: Keys::new(&config.prefix, config.installation),
-            connection: Connection::new(dialer.clone()),
-            urgent: Connection::new(dialer),
+            connection: Connection::new(dialer),
             clock: Arc::new(RedisClock::new()),
             heartbeat: OwnHeartbeat::new(),
             registry: PermitRegistry::default(),
@@ -74,9 +69,7 @@ impl ShardClient {
 
     /// Returns the answers in the order of the calls.
     pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<QueueResult<ScriptAnswer>> {
-        let is_urgent = calls.first().is_some_and(|call| call.operation.is_urgent());
-        let connection = if is_urgent { &self.urgent } else { &self.connection };
-        let answers = connection.call(calls).await;
+        let answers = self.connection.call(calls).await;
         let mut read = Vec::new();
         for (call, answer) in calls.iter().zip(answers) {
             read.push(match answer {

@@ -1,9 +1,11 @@
-//! A connection that scripts of the process share.
+//! The connections that all scripts of the process share: one for calls that a delivery waits for, one for the others.
 //!
-//! Calls are pipelined; each has an answer of its own. The next call replaces a connection that failed. During the
-//! backoff after a failed attempt to connect, calls fail at once, and each caller decides how to go on.
-
-use std::sync::Arc;
+//! A batch of runs, holds or settlements takes Redis some ten milliseconds, and a call behind it on the same connection
+//! waits for all of it. Between connections Redis changes after a few calls.
+//!
+//! Calls are pipelined; each has an answer of its own. The next call replaces connections that failed, both at once: what
+//! has happened to one has probably happened to the other. During the backoff after a failed attempt to connect, calls
+//! fail at once, and each caller decides how to go on.
 
 use redis::{RedisError, RedisResult, Value};
 use tokio::{sync::Mutex, time::Instant};
@@ -49,14 +51,21 @@ impl CallFailure {
 }
 
 pub(crate) struct Connection {
-    dialer: Arc<Dialer>,
+    dialer: Dialer,
     state: Mutex<ConnectionState>,
 }
 
-/// The current connection, or when the next attempt to connect may be made.
+#[derive(Clone)]
+struct Connected {
+    /// For [`Operation::is_urgent`](crate::scripts::Operation::is_urgent).
+    urgent: Shared,
+    others: Shared,
+}
+
+/// The current connections, or when the next attempt to connect may be made.
 struct ConnectionState {
-    connection: Option<Shared>,
-    /// The number of the current connection, so that only the connection that failed is dropped.
+    connected: Option<Connected>,
+    /// The number of the current connections, so that only those of which one failed are dropped.
     number: u64,
     backoff: Backoff,
     retry_at: Instant,
@@ -64,9 +73,9 @@ struct ConnectionState {
 }
 
 impl Connection {
-    pub(crate) fn new(dialer: Arc<Dialer>) -> Self {
+    pub(crate) fn new(dialer: Dialer) -> Self {
         let state = ConnectionState {
-            connection: None,
+            connected: None,
             number: 0,
             backoff: Backoff::default(),
             retry_at: Instant::now(),
@@ -79,13 +88,16 @@ impl Connection {
         &self.dialer
     }
 
-    /// Returns the answers in the order of the calls. Calls of one shard run in the given order.
+    /// Returns the answers in the order of the calls, which are of one operation. Calls of one shard run in the given
+    /// order.
     pub(crate) async fn call(&self, calls: &[Call]) -> Vec<Result<Value, CallFailure>> {
         // Without a connection no call is sent, and each gets the same error.
-        let (number, connection) = match self.connection().await {
+        let (number, Connected { urgent, others }) = match self.connected().await {
             Ok(connected) => connected,
             Err(reason) => return calls.iter().map(|_| Err(CallFailure::not_sent(&reason))).collect(),
         };
+        let is_urgent = calls.iter().any(|call| call.operation.is_urgent());
+        let connection = if is_urgent { urgent } else { others };
         // The client of a Cluster repeats calls by itself, so its last error says nothing about the earlier tries.
         let tried_once = matches!(connection, Shared::Single(_));
         let answers = match connection {
@@ -97,31 +109,32 @@ impl Connection {
         };
         // The next call connects again.
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_broken)) {
-            self.drop_connection(number).await;
+            self.disconnect(number).await;
         }
         let failure = |error: RedisError| CallFailure::of(&error, tried_once);
         answers.into_iter().map(|answer| answer.map_err(failure)).collect()
     }
 
-    /// The connection and its number, or why there is none.
-    async fn connection(&self) -> Result<(u64, Shared), String> {
-        // The lock is held while connecting, so that other callers wait for this connection instead of making their
+    /// The connections and their number, or why there are none.
+    async fn connected(&self) -> Result<(u64, Connected), String> {
+        // The lock is held while connecting, so that other callers wait for these connections instead of making their
         // own.
         let mut state = self.state.lock().await;
-        if let Some(connection) = &state.connection {
-            return Ok((state.number, connection.clone()));
+        if let Some(connected) = &state.connected {
+            return Ok((state.number, connected.clone()));
         }
         // During the backoff calls fail at once, with the error of the last attempt.
         if Instant::now() < state.retry_at {
             return Err(state.last_error.clone());
         }
-        match self.dialer.shared().await {
-            Ok(connection) => {
-                // The new number tells this connection from the previous one, whose calls may still fail.
+        match tokio::try_join!(self.dialer.shared(), self.dialer.shared()) {
+            Ok((urgent, others)) => {
+                // The new number tells these connections from the previous ones, whose calls may still fail.
                 state.number += 1;
                 state.backoff.reset();
-                state.connection = Some(connection.clone());
-                Ok((state.number, connection))
+                let connected = Connected { urgent, others };
+                state.connected = Some(connected.clone());
+                Ok((state.number, connected))
             }
             Err(error) => {
                 let wait = state.backoff.fail_with_jitter(rand::random());
@@ -132,10 +145,10 @@ impl Connection {
         }
     }
 
-    async fn drop_connection(&self, number: u64) {
+    async fn disconnect(&self, number: u64) {
         let mut state = self.state.lock().await;
         if state.number == number {
-            state.connection = None;
+            state.connected = None;
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Answers that never arrive: a proxy drops them and closes the connection.
+//! Answers that never arrive: a proxy drops them and closes the connection, or keeps them.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use tokio::{
     sync::Mutex,
 };
 use weir_core::{Clock as _, Destination, Timestamp, plan::NextRun};
-use weir_queue::{Published, QueueError, Schedule as _, conformance::settings};
+use weir_queue::{Published, QueueError, Schedule as _, SlotAnswer, conformance::settings};
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 
 use crate::support::{self, Server, claim, destination, eventually, hand_back, permits, publication, wake};
@@ -69,6 +69,33 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, lost: Arc<AtomicU
     }
 }
 
+/// Forwards all data, but no more on a connection from a marked call on. `kept` becomes true then.
+async fn keeping_proxy(server: &Server, kept: Arc<AtomicBool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let port = server.port();
+    tokio::spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let ((mut asked, mut answers), (mut answered, mut questions)) = (client.into_split(), server.into_split());
+            tokio::spawn(async move { tokio::io::copy(&mut answered, &mut answers).await });
+            let kept = kept.clone();
+            tokio::spawn(async move {
+                let mut question = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = asked.read(&mut question).await {
+                    if question[..read].windows(MARK.len()).any(|window| window == MARK) {
+                        kept.store(true, Ordering::Relaxed);
+                        std::future::pending::<()>().await;
+                    }
+                    questions.write_all(&question[..read]).await.unwrap();
+                }
+            });
+        }
+    });
+    format!("redis://{address}")
+}
+
 /// Publishes three permits through the proxy, which drops this many answers. Returns the queue and the result of the
 /// publication.
 async fn publish_losing(answers: usize) -> (Server, RedisQueue, Published) {
@@ -94,6 +121,26 @@ async fn a_publication_whose_answer_was_lost_is_repeated_and_done_once() {
     let (_server, queue, published) = publish_losing(1).await;
     assert!(matches!(published, Published::Done), "{published:?}");
     assert_eq!(queue.depths().await.unwrap().entries, 3);
+}
+
+#[tokio::test]
+async fn a_slot_is_granted_while_a_publication_has_no_answer() {
+    let server = Server::start().await;
+    let kept = Arc::new(AtomicBool::new(false));
+    let url = keeping_proxy(&server, kept.clone()).await;
+    let queue = support::open(RedisConfig::new(Topology::Single(url))).await;
+    let permit = permits(&queue, 1).await.remove(0);
+    wake(&queue, destination(2)).await.unwrap();
+    let mut publication = publication(&queue, claim(&queue).await, 1, NextRun::Stop);
+    publication.deliveries[0].expires_at = MARKED;
+    let slot = async {
+        eventually("the publication is kept", async || kept.load(Ordering::Relaxed)).await;
+        support::ask_for_slot(&queue, permit.id).await
+    };
+    tokio::select! {
+        slot = slot => assert!(matches!(slot, SlotAnswer::Granted(..)), "{slot:?}"),
+        published = queue.publish(vec![publication]) => panic!("the slot waits for this: {published:?}"),
+    }
 }
 
 #[tokio::test]
