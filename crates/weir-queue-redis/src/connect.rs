@@ -189,7 +189,7 @@ fn certificates(config: &RedisConfig) -> Option<TlsCertificates> {
 }
 
 /// Without this a call that begins while another one has no answer stays in the kernel until that answer comes, which
-/// doubles the round trip: all calls share one connection.
+/// doubles the round trip: many calls share a connection.
 fn at_once() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }

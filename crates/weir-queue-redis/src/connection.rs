@@ -127,7 +127,7 @@ impl Connection {
         if Instant::now() < state.retry_at {
             return Err(state.last_error.clone());
         }
-        match tokio::try_join!(self.dialer.shared(), self.dialer.shared()) {
+        match tokio::try_join!(Box::pin(self.dialer.shared()), Box::pin(self.dialer.shared())) {
             Ok((urgent, others)) => {
                 // The new number tells these connections from the previous ones, whose calls may still fail.
                 state.number += 1;

@@ -22,7 +22,7 @@
 //!     ├─ reservations: slots of groups for callers outside Weir
 //!     └─ admissions: new deliveries that need no run
 //!          │
-//! ShardClient: calls of scripts ─┬─ connection: one shared connection, scripts in pipelines
+//! ShardClient: calls of scripts ─┬─ connection: two shared connections, scripts in pipelines
 //!                                ├─ permit_registry: permits held by this process, and the known generations
 //!                                ├─ due_times: when each shard has a due job ◀── notifications (pub/sub)
 //!                                ├─ admission_estimates: which destinations admit new deliveries
