@@ -23,15 +23,10 @@ pub struct AdaptiveRate {
     #[schema(example = 18.0)]
     pub per_s: f64,
     /// Since when it has this reason.
-    #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
     /// `starting`: nothing was refused yet, and it doubles. `growing`: it rises. `resting`: it waits below what was refused.
     /// `throttled`: refusals lowered it. `latency`: late answers bound it. `advertised`: the receiver announced what it takes.
     /// `held`: the receiver takes nothing. `at_limit`: a limit is lower. `idle`: fewer deliveries are due than it allows.
-    #[schema(
-        pattern = "^(starting|growing|resting|throttled|latency|advertised|held|at_limit|idle)$",
-        example = "throttled"
-    )]
     pub reason: String,
     #[schema(example = "12 of 340 answers were 429")]
     pub detail: String,
@@ -40,17 +35,12 @@ pub struct AdaptiveRate {
 /// One change of a pace, by a tenth or more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RateChange {
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     #[schema(example = 100.0)]
     pub from_per_s: f64,
     #[schema(example = 18.0)]
     pub to_per_s: f64,
     /// As in `adaptive_rate`.
-    #[schema(
-        pattern = "^(starting|growing|resting|throttled|latency|advertised|held|at_limit|idle)$",
-        example = "throttled"
-    )]
     pub reason: String,
     #[schema(example = "12 of 340 answers were 429")]
     pub detail: String,

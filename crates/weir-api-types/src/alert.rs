@@ -11,7 +11,6 @@ use crate::AlertData;
 /// One page of what is wrong now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActiveAlerts {
-    #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     /// The number of destinations or limit groups with alerts of each type, in all tenants of the filter.
     pub counts: BTreeMap<String, u64>,

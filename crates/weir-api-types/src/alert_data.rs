@@ -61,7 +61,6 @@ pub struct AlertData {
     pub cause: Option<String>,
     /// Since when it has lasted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Timestamp>,
     /// When the next send tries whether the receiver answers again.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]

@@ -10,10 +10,8 @@ use crate::references;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Audit {
     /// The start of the audited range.
-    #[schema(value_type = String, format = DateTime)]
     pub from: Timestamp,
     /// The end of the audited range; null: until now.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub to: Option<Timestamp>,
     /// The number of sends, including sends of unknown outcome.
     pub sends: u64,
@@ -80,14 +78,12 @@ pub struct UnknownSend {
     /// The number of the attempt.
     pub number: u32,
     /// The latest instant at which the send may have started.
-    #[schema(value_type = String, format = DateTime)]
     pub latest_at: Timestamp,
 }
 
 /// A window and the number of its sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Window {
-    #[schema(value_type = String, format = DateTime)]
     pub start: Timestamp,
     pub sends: u64,
 }
@@ -105,7 +101,6 @@ pub struct Latency {
 /// The number of sends per time bucket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Series {
-    #[schema(value_type = String, format = DateTime)]
     pub start: Timestamp,
     pub bucket_ms: u64,
     pub counts: Vec<u32>,
@@ -115,7 +110,6 @@ pub struct Series {
 /// The maximum number of sends that the limits allow per bucket, from an instant on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SeriesCap {
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// Null: unlimited.
     pub sends: Option<u64>,

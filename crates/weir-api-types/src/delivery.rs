@@ -16,16 +16,11 @@ pub struct Delivery {
     pub event_id: String,
     pub event_type: String,
     pub destination_id: String,
-    #[schema(
-        value_type = String,
-        pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled|superseded|expired)$"
-    )]
     pub state: String,
     /// The number of counted attempts.
     pub attempt_count: u32,
     /// The due time of a waiting delivery, not before the end of a hold that its destination has asked for. Null while
     /// it waits for an earlier delivery of its `ordering_key`.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub next_attempt_at: Option<Timestamp>,
     /// Why a waiting delivery is not sent yet. Null if it does not wait, or if its destination is deleted.
     pub waits_for: Option<WaitsFor>,
@@ -34,10 +29,8 @@ pub struct Delivery {
     /// `ordering_key`, or with more than 10,000 deliveries ahead. Where limit keys take turns it is the turn of its key, and
     /// rather too late: what other keys leave is not known in advance. A list measures at most 8 destinations, two of them
     /// with limit keys, and 50 keys of each; others have none.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub expected_at: Option<Timestamp>,
     /// The delivery becomes `expired` if it is not claimed by this instant.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
     /// How much of a limit in costs each attempt takes; absent for 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -47,9 +40,7 @@ pub struct Delivery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false, example = "cus_1")]
     pub limit_key: Option<String>,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
     /// The error of the last attempt; null if it had none.
     pub last_error: Option<String>,
@@ -86,7 +77,6 @@ pub struct Attempt {
     pub number: u32,
     /// When the send started. For an unknown outcome, the latest instant at which it may have started. Null if no send
     /// started.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub sent_at: Option<Timestamp>,
     pub status_code: Option<u16>,
     /// From the send start to the end of the answer; if no send started, how long Weir tried to connect.
@@ -95,13 +85,11 @@ pub struct Attempt {
     /// The error in one word, or the class of a status that is not 2xx.
     #[schema(example = "timeout")]
     pub error_kind: Option<String>,
-    #[schema(pattern = "^(delivered|retryable|rejected|unknown)$")]
     pub outcome: String,
     /// The body of the response, truncated to 16 KiB; to 1 KiB for a 2xx response. A compressed one (`gzip`, `deflate`) is
     /// decoded.
     pub response_body: Option<String>,
     /// The time that was signed: the `webhook-timestamp` of the request.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub signed_at: Option<Timestamp>,
     /// The first 16 headers of the response as `[name, value]`; values are truncated to 256 bytes. Headers that may
     /// hold credentials, such as `set-cookie`, are left out.
@@ -131,7 +119,6 @@ pub struct WaitsFor {
     pub reason: String,
     /// When that ends; for `breaker` the next probe. Null for `pause` and `order`, while a probe is out, and for `turn` if
     /// no rate is known. With a capped `ahead`, the earliest instant.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Timestamp>,
     /// The reason in words, such as ``the destination answered 429 with retry-after: 120``.
     pub detail: Option<String>,
@@ -140,7 +127,6 @@ pub struct WaitsFor {
     pub by: Option<String>,
     /// Since when the destination is paused; null if it is not known.
     #[serde(default)]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Timestamp>,
     /// Only of `turn`: how many deliveries are sent before it; where limit keys take turns, how many of its key. Null if a list
     /// has not counted them.
@@ -188,7 +174,6 @@ pub struct DeliveryGroups {
 pub struct DeliveryGroup {
     pub destination_id: String,
     pub destination_name: String,
-    #[schema(pattern = "^(dead|failed)$")]
     pub state: String,
     /// The value of the filter `error` that finds these deliveries: a word such as `timeout`, or the status. Null if no
     /// attempt is recorded.
@@ -199,9 +184,7 @@ pub struct DeliveryGroup {
     pub last_error: Option<String>,
     pub deliveries: u64,
     /// When the newest event of the group was created.
-    #[schema(value_type = String, format = DateTime)]
     pub newest_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub oldest_at: Timestamp,
     /// The newest delivery of the group.
     pub example_id: String,

@@ -15,27 +15,21 @@ pub struct Destination {
     pub id: String,
     #[serde(flatten)]
     pub settings: DestinationSettings,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// Increases with every edit.
-    #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
     /// Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows.
     pub paused_reason: Option<String>,
     /// No send starts before this instant: the destination sent `Retry-After` or `RateLimit`, or people hold it.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub held_until: Option<Timestamp>,
     pub held_reason: Option<String>,
     /// `open`: nothing is sent. `half_open`: one probe is sent at a time.
-    #[schema(pattern = "^(closed|open|half_open)$", example = "closed")]
     pub breaker_state: String,
     /// Why the breaker is not closed.
     pub breaker_reason: Option<String>,
     /// When an open breaker allows the next probe.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub next_probe_at: Option<Timestamp>,
     /// Until when the secret before the last rotation also signs; null if only one secret signs.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub previous_secret_valid_until: Option<Timestamp>,
     pub signature_format: SignatureFormat,
     /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
@@ -68,7 +62,6 @@ pub struct Override {
     pub rate_limits: Option<Vec<RateLimit>>,
     /// Null: that of the settings.
     pub max_in_flight: Option<u32>,
-    #[schema(value_type = String, format = DateTime)]
     pub until: Timestamp,
     #[schema(example = "launch day")]
     pub reason: String,
@@ -77,7 +70,6 @@ pub struct Override {
 /// A pause with an end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Hold {
-    #[schema(value_type = String, format = DateTime)]
     pub until: Timestamp,
     #[schema(example = "their maintenance")]
     pub reason: String,
@@ -218,9 +210,7 @@ pub struct TlsCertificate {
     #[schema(example = "CN=weir.example, O=Acme")]
     pub subject: String,
     pub issuer: String,
-    #[schema(value_type = String, format = DateTime)]
     pub not_before: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub not_after: Timestamp,
     /// That it has expired, expires within 14 days, or is not valid yet.
     pub warning: Option<String>,

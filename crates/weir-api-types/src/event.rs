@@ -18,7 +18,6 @@ pub struct Event {
     #[schema(example = "video.created")]
     pub event_type: String,
     pub tenant: String,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     pub idempotency_key: Option<String>,
     /// How many destinations that take this type did not get it, because of their filters.
@@ -84,7 +83,6 @@ pub struct AcceptedEvent {
     #[serde(rename = "type")]
     pub event_type: String,
     pub tenant: String,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, format = DateTime, required = false)]

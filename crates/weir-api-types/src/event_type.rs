@@ -18,8 +18,6 @@ pub struct EventType {
     /// What the `data` must be, as JSON Schema; null: anything.
     #[schema(value_type = Value)]
     pub schema: Option<Value>,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }

@@ -50,7 +50,6 @@ pub struct Backlog {
 /// One page of the overview.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Overview {
-    #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     pub totals: OverviewTotals,
     /// How many destinations the filters keep, and how many of them are before this page.
@@ -146,7 +145,6 @@ impl OverviewRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RecentMinutes {
     /// The beginning of the first minute.
-    #[schema(value_type = String, format = DateTime)]
     pub from: Timestamp,
     /// Sends that started.
     pub sends: Vec<u64>,
@@ -159,7 +157,6 @@ pub struct RecentMinutes {
 /// What happened at all destinations of the tenant, or at all that the key sees.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OverviewHistory {
-    #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     pub data: Vec<OverviewMinute>,
 }
@@ -168,7 +165,6 @@ pub struct OverviewHistory {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OverviewMinute {
     /// Its beginning.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// Sends that started.
     pub sends: u64,
@@ -185,7 +181,6 @@ pub struct OverviewMinute {
 /// The row of one destination, measured anew, and what explains it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DestinationOverview {
-    #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     #[serde(flatten)]
     pub row: OverviewRow,
@@ -232,7 +227,6 @@ pub struct LastFailure {
     /// The number of the attempt within its delivery.
     pub number: u32,
     /// When it was sent, or when its result was recorded if nothing was sent.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     pub status_code: Option<u16>,
     #[schema(example = "timeout")]
@@ -270,12 +264,9 @@ pub struct BriefDestination {
     pub ordered: bool,
     pub paused: bool,
     pub paused_reason: Option<String>,
-    #[schema(pattern = "^(closed|open|half_open)$", example = "closed")]
     pub breaker_state: String,
     pub breaker_reason: Option<String>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub next_probe_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub held_until: Option<Timestamp>,
     pub held_reason: Option<String>,
     /// The override that the limits come from.
@@ -286,7 +277,6 @@ pub struct BriefDestination {
 /// The overview at one instant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
-    #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     /// Another text after a change of any figure, also of a destination that the snapshot does not show. The ages and the
     /// ends of holds alone do not change it.
@@ -299,7 +289,6 @@ pub struct Snapshot {
 /// What changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StreamChange {
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destination_id: Option<String>,
@@ -318,7 +307,6 @@ pub struct StreamChange {
 pub struct RefusedWithinLimit {
     /// `jitter`: it counts exactly, and the network delays one request more than the next. `spacing`: it wants a least
     /// time between two sends. `lower_limit`: it admits fewer than the limit.
-    #[schema(pattern = "^(jitter|spacing|lower_limit)$", example = "spacing")]
     pub cause: String,
     /// The recent sends that were looked at.
     pub sends: u32,
@@ -326,12 +314,10 @@ pub struct RefusedWithinLimit {
     pub refused: u32,
     /// The setting that helps: `margin_ms` or `limit` of the rate limit of `period`, or `min_interval_ms` of the
     /// destination.
-    #[schema(pattern = "^(margin_ms|min_interval_ms|limit)$", example = "min_interval_ms")]
     pub setting: String,
     /// Its value: for a limit, what the receiver was seen to admit.
     #[schema(example = 102)]
     pub value: u32,
-    #[schema(pattern = "^(second|minute|hour|day)$", example = "second")]
     pub period: Option<String>,
     /// All of it in one sentence.
     pub text: String,
@@ -403,7 +389,6 @@ pub struct Forecast {
     /// Whether deliveries expire before they are sent, judged by the newest of them.
     pub would_expire: bool,
     /// When the first of them expires.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub first_expiry_at: Option<Timestamp>,
 }
 

@@ -12,10 +12,8 @@ pub struct History {
     /// The length of a bucket.
     pub step: String,
     /// The beginning of the first bucket.
-    #[schema(value_type = String, format = DateTime)]
     pub from: Timestamp,
     /// The end of the last bucket.
-    #[schema(value_type = String, format = DateTime)]
     pub to: Timestamp,
     pub data: Vec<HistoryBucket>,
     #[schema(schema_with = references::periods_left_out)]
@@ -32,7 +30,6 @@ pub struct History {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryBucket {
     /// The beginning of the bucket.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// Sends that started.
     pub sends: u64,
@@ -55,7 +52,6 @@ pub struct HistoryBucket {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryLatency {
     /// The beginning of the part.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The length of the part in seconds: a minute, or an hour in long ranges and for parts older than seven hours.
     pub step_s: u32,
@@ -82,7 +78,6 @@ pub struct MaxWindow {
 /// Limits that apply from an instant on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LimitChange {
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     pub rate_limits: Vec<RateLimit>,
     /// Null: none.
@@ -108,7 +103,6 @@ pub struct DestinationHealth {
     /// Deliveries that became `dead` or `failed`.
     pub dead: u64,
     /// When the last attempt succeeded, also before the window; null if none is known.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub last_success_at: Option<Timestamp>,
     /// Refusals within the limit in the last five minutes, whatever the window; null if there are none.
     pub refused_within_limit: Option<RefusedWithinLimit>,

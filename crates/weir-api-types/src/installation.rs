@@ -10,12 +10,10 @@ use weir_core::Timestamp;
 pub struct Me {
     /// The name of the key; null for a key from the settings of the server, and without a key.
     pub name: Option<String>,
-    #[schema(pattern = "^(ingest|read|operate|admin)$", example = "operate")]
     pub role: String,
     /// Null: all tenants.
     pub tenants: Option<Vec<String>>,
     /// When the session ends; null for a request with a key, or without one.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub session_expires_at: Option<Timestamp>,
     /// Whether requests need a key or a session. If not, everybody who reaches the server is an admin.
     pub keys_required: bool,
@@ -30,14 +28,11 @@ pub struct ApiKey {
     #[schema(example = "key_01h2xcejqtf2nbrexx3vqjhp41")]
     pub id: String,
     pub name: String,
-    #[schema(pattern = "^(ingest|read|operate|admin)$", example = "ingest")]
     pub role: String,
     /// Null: all tenants.
     pub tenants: Option<Vec<String>>,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// Null: it is valid until it is deleted.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
     /// Who created it, by the name at that time: of an API key, `WEIR_API_KEYS` for a key of the settings, or
     /// `anonymous` without a key. Null: a version of Weir that did not record it.
@@ -46,7 +41,6 @@ pub struct ApiKey {
     /// The API key that created it; null for the others.
     pub created_by_key_id: Option<String>,
     /// When it was last used, recorded about once a minute. Null: never, as far as is recorded.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub last_used_at: Option<Timestamp>,
 }
 
@@ -65,14 +59,12 @@ pub struct CreatedApiKey {
 pub struct Activity {
     #[schema(example = "act_01h2xcejqtf2nbrexx3vqjhp41")]
     pub id: String,
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The name of the API key at that time, `WEIR_API_KEYS` for a key of the settings, `anonymous` without a key, or
     /// `weir` for Weir itself.
     #[schema(example = "billing service")]
     pub actor: String,
     /// `key`: an API key of the store; `setting`: a key of the settings; `anonymous`: no key; `system`: Weir itself.
-    #[schema(pattern = "^(key|setting|anonymous|system)$", example = "key")]
     pub actor_kind: String,
     /// The API key of the actor. Names need not be unique.
     pub actor_key_id: Option<String>,
@@ -106,7 +98,6 @@ pub struct ActivitySubject {
 /// The state of the installation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InstallationStatus {
-    #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     /// The version of the process that answers.
     pub version: String,
@@ -134,7 +125,6 @@ pub struct InstallationOutage {
     #[schema(example = "no worker runs")]
     pub reason: String,
     /// Since when the first destination has been stalled, or no event is accepted.
-    #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
 }
 
@@ -165,7 +155,6 @@ pub struct Process {
     pub version: Option<String>,
     /// The name of its machine; in a container that of the container, in Kubernetes that of the pod.
     pub host: Option<String>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
     /// By how many seconds the clock of its machine is ahead of that of Redis, at its last heartbeat; negative: behind.
     /// Beyond 30 s the process is not ready. Null: an older version, or a queue without a server.
@@ -213,7 +202,6 @@ pub struct Verified {
     /// Why the signature is not valid; null if it is.
     pub reason: Option<String>,
     /// The signed time; null unless the signature matches and has a time.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub signed_at: Option<Timestamp>,
     /// How long ago that was; negative in the future.
     pub age_s: Option<i64>,

@@ -25,9 +25,7 @@ pub struct LimitGroup {
     pub overridden: Option<Override>,
     /// Nothing is sent before its end; null: none.
     pub hold: Option<Hold>,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
 }
 
@@ -80,7 +78,6 @@ pub struct LimitGroupRow {
 /// A limit group with its members.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LimitGroupOverview {
-    #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     #[serde(flatten)]
     pub row: LimitGroupRow,
@@ -142,9 +139,7 @@ pub struct LimitGroupHistory {
     /// The length of the buckets.
     #[schema(pattern = "^(10s|1m|1h)$", example = "10s")]
     pub step: String,
-    #[schema(value_type = String, format = DateTime)]
     pub from: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub to: Timestamp,
     /// One for each step from `from` to `to`.
     #[schema(max_items = 1500)]
@@ -157,7 +152,6 @@ pub struct LimitGroupHistory {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LimitGroupHistoryBucket {
     /// The beginning of the bucket.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// Sends that started.
     pub sends: u64,

@@ -9,7 +9,6 @@ use crate::RateLimit;
 /// The limit keys of a destination that wait or have an override.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LimitKeyList {
-    #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     pub data: Vec<LimitKeyRow>,
     /// Only the 20,000 deliveries that are due first were looked at, and more wait: numbers may be too low, and keys may be

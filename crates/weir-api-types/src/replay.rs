@@ -13,7 +13,6 @@ pub struct Replay {
     #[schema(example = "rpl_01h2xcejqtf2nbrexx3vqjhp41")]
     pub id: String,
     /// `running`, `completed` or `cancelled`.
-    #[schema(example = "running")]
     pub state: String,
     /// The filter of the replay, here and in the next fields.
     pub states: Vec<String>,
@@ -24,9 +23,7 @@ pub struct Replay {
     pub tenants: Option<Vec<String>>,
     pub event_type: Option<String>,
     pub error: Option<String>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub from: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub to: Option<Timestamp>,
     pub total: u64,
     pub delivered: u64,
@@ -42,9 +39,7 @@ pub struct Replay {
     /// What keeps the deliveries of a running replay of one destination from being sent; null if nothing does, and for a
     /// replay of several destinations.
     pub waits_for: Option<WaitsFor>,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
 }
 

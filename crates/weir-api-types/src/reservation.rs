@@ -16,10 +16,8 @@ pub struct ReservedSlot {
     #[schema(minimum = 1, maximum = 1000, example = 1)]
     pub cost: u32,
     /// The first instant at which the call may start.
-    #[schema(value_type = String, format = DateTime)]
     pub starts_at: Timestamp,
     /// From here on the call must not start.
-    #[schema(value_type = String, format = DateTime)]
     pub ends_at: Timestamp,
     /// From the answer until `starts_at`, rounded up; 0 if it has passed. For callers whose clock may differ.
     #[schema(example = 120)]
@@ -41,14 +39,10 @@ pub struct Reservation {
     #[schema(pattern = "^lgr_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "lgr_01h2xcejqtf2nbrexx3vqjhp41")]
     pub limit_group: String,
     pub cost: u32,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub starts_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub ends_at: Timestamp,
     /// When it was given back; null: it was not.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub cancelled_at: Option<Timestamp>,
     /// `coming`: it has not ended. `over`: it has, and counts as a call. `given_back`: it does not count.
     #[schema(pattern = "^(coming|over|given_back)$", example = "over")]

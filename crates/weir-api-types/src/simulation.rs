@@ -10,9 +10,7 @@ use crate::{Latency, RateLimit, references};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Simulation {
     /// The range that was played. It begins later than asked for if `truncated`.
-    #[schema(value_type = String, format = DateTime)]
     pub from: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub to: Timestamp,
     /// The deliveries that were due in the range, or waited at its start; times `scale`.
     pub deliveries: u64,
@@ -28,7 +26,6 @@ pub struct Simulation {
     /// The deliveries that would wait at the end of the range.
     pub backlog_end: u64,
     /// When the last of them would be sent; null if there are none, or if that takes centuries.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub drained_at: Option<Timestamp>,
     /// The deliveries that would expire before they are sent.
     pub would_expire: u64,
@@ -51,7 +48,6 @@ pub struct Simulation {
 /// The largest backlog, and when it would be reached first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BacklogMax {
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     pub count: u64,
 }
@@ -70,7 +66,6 @@ pub struct SimulatedLimit {
 /// A step of the range: the time from the point before it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SimulationPoint {
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The attempts that became due.
     pub due: u64,
