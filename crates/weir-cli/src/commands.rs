@@ -26,6 +26,7 @@ mod shedding;
 mod simulate;
 mod status;
 mod tail;
+mod temporary;
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
@@ -45,8 +46,6 @@ use crate::{
     flags::{
         ApiCommand,
         api::{CallFlags, Consent, PageFlags},
-        destinations::Lasts,
-        time::Span,
     },
     output::{self, Screen, json, table::Table},
 };
@@ -202,12 +201,6 @@ fn fields(flags: &impl serde::Serialize) -> anyhow::Result<client::Fields> {
     let serde_json::Value::Object(mut fields) = value else { anyhow::bail!("the flags are no JSON object") };
     fields.retain(|_, value| !value.is_null());
     Ok(fields)
-}
-
-/// The end and the reason of an override or a hold.
-fn lasting(Lasts { for_span, until, reason }: &Lasts) -> anyhow::Result<client::Fields> {
-    let for_s = for_span.as_ref().map(|Span(span)| span.as_secs());
-    fields(&serde_json::json!({"for_s": for_s, "until": until, "reason": reason}))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod event_types;
 pub mod limit;
 pub mod limit_groups;
 pub mod limit_keys;
+pub mod temporary;
 pub mod time;
 pub mod watch;
 

@@ -4,18 +4,18 @@ use anyhow::Context as _;
 use reqwest::Method;
 use serde_json::{Value, json, value::RawValue};
 use weir_api_types::{
-    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Event, FilterTried, Override,
-    Purged, Secret,
+    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Event, FilterTried, Purged,
+    Secret,
 };
 
 use super::{
     Call,
     client::{Answer, Fields, Request},
-    confirm, fields, lasting,
+    confirm, fields,
     limit_groups::group_id,
     limit_keys, read_file,
-    records::{InWords as _, for_a_while, in_force, waits},
-    settings,
+    records::{InWords as _, in_force, waits},
+    settings, temporary,
 };
 use crate::{
     exit::Misuse,
@@ -45,17 +45,11 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         Command::Pause(several) => set_paused(call, &several.destinations, true).await,
         Command::Resume(several) => set_paused(call, &several.destinations, false).await,
         Command::Release(several) => release(call, &several.destinations).await,
-        Command::Override { one, rate_limits, unlimited, max_in_flight, lasts, end } => {
-            let mut body = lasting(&lasts)?;
-            if unlimited || !rate_limits.is_empty() {
-                body.insert("rate_limits".to_owned(), serde_json::to_value(rate_limits)?);
-            }
-            body.extend(fields(&json!({ "max_in_flight": max_in_flight }))?);
-            lasts_for_a_while(call, &one.destination, "override", (!end).then_some(body)).await
+        Command::Override { one, instead } => {
+            lasts_for_a_while(call, &one.destination, "override", temporary::limits(&instead)?).await
         }
-        Command::Hold { one, lasts, end } => {
-            let body = lasting(&lasts)?;
-            lasts_for_a_while(call, &one.destination, "hold", (!end).then_some(body)).await
+        Command::Hold { one, lasts } => {
+            lasts_for_a_while(call, &one.destination, "hold", temporary::hold(&lasts)?).await
         }
         Command::Delete { several, consent } => delete(call, &several.destinations, consent).await,
         Command::Test(one) => test(call, &one.destination).await,
@@ -308,33 +302,10 @@ async fn release(call: &Call, named: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was begun or ended, and what it replaces. A hold is read as an override without limits.
-#[derive(serde::Deserialize)]
-struct InForce {
-    #[serde(flatten)]
-    destination: Destination,
-    replaced: Option<Override>,
-}
-
 /// Begins an override or a hold; `None` ends it.
 async fn lasts_for_a_while(call: &Call, named: &str, what: &str, body: Option<Fields>) -> anyhow::Result<()> {
     let (destination, read) = find(call, named).await?;
-    let path = ["v1", "destinations", &destination.id, what];
-    let text = body.map(|body| Value::Object(body).to_string());
-    let method = if text.is_some() { Method::POST } else { Method::DELETE };
-    let request = Request { body: text.as_deref(), if_match: read.etag.as_deref(), ..Request::new(method, &path) };
-    let answer = call.client.send(request).await?;
-    call.print(&answer, |InForce { destination, replaced }| {
-        let title = destination.title();
-        let replaced = replaced.map(|of| format!("\nIt replaces: {}", for_a_while(&of))).unwrap_or_default();
-        match (&destination.hold, destination.overridden()) {
-            _ if text.is_none() => format!("The {what} of {title} is over. Its limits: {}.", destination.limits()),
-            (Some(hold), _) if what == "hold" => {
-                format!("{title}: held until {}: {}{replaced}", hold.until, hold.reason)
-            }
-            (_, overridden) => format!("{title}: {}{replaced}", overridden.unwrap_or_default()),
-        }
-    })
+    temporary::set(call, [LIST[0], LIST[1], &destination.id, what], read.etag.as_deref(), body).await
 }
 
 /// Cancels what waits. Without a `consent` it only counts.

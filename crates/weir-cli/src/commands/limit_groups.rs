@@ -4,15 +4,15 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use weir_api_types::{
     LimitGroup, LimitGroupHistory, LimitGroupHistoryBucket, LimitGroupMember, LimitGroupOverview, LimitGroupRow,
-    Override, Reservation, ReservedSlot,
+    Reservation, ReservedSlot,
 };
 
 use super::{
     Call,
     client::{Answer, Client, Fields, Request},
-    confirm, fields, lasting,
+    confirm, fields,
     records::{for_a_while, in_force, limits_of},
-    settings,
+    settings, temporary,
 };
 use crate::{
     commands::audit::{self, Audited},
@@ -97,18 +97,10 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<Exit> {
             }
             edit(call, &one.group, body).await
         }
-        Command::Override { one, budget, unlimited, lasts, end } => {
-            let mut body = lasting(&lasts)?;
-            body.extend(fields(&budget)?);
-            if unlimited {
-                body.insert("rate_limits".to_owned(), json!([]));
-            }
-            lasts_for_a_while(call, &one.group, "override", (!end).then_some(body)).await
+        Command::Override { one, instead } => {
+            lasts_for_a_while(call, &one.group, "override", temporary::limits(&instead)?).await
         }
-        Command::Hold { one, lasts, end } => {
-            let body = lasting(&lasts)?;
-            lasts_for_a_while(call, &one.group, "hold", (!end).then_some(body)).await
-        }
+        Command::Hold { one, lasts } => lasts_for_a_while(call, &one.group, "hold", temporary::hold(&lasts)?).await,
         Command::Delete { one, consent } => delete(call, &one.group, consent).await,
     };
     done.map(|()| Exit::Done)
@@ -188,35 +180,10 @@ fn bucket(bucket: LimitGroupHistoryBucket) -> [Cell; 5] {
     [at.into(), count(arrivals), count(sends), count(delivered), count(failed)]
 }
 
-/// What was begun or ended, and what it replaces. A hold is read as an override without limits.
-#[derive(serde::Deserialize)]
-struct InForce {
-    #[serde(flatten)]
-    group: LimitGroup,
-    replaced: Option<Override>,
-}
-
 /// Begins an override or a hold; `None` ends it.
 async fn lasts_for_a_while(call: &Call, named: &str, what: &str, body: Option<Fields>) -> anyhow::Result<()> {
     let (group, read) = find(call, named).await?;
-    let path = [LIST[0], LIST[1], &group.id, what];
-    let text = body.map(|body| Value::Object(body).to_string());
-    let method = if text.is_some() { Method::POST } else { Method::DELETE };
-    let request = Request { body: text.as_deref(), if_match: read.etag.as_deref(), ..Request::new(method, &path) };
-    let answer = call.client.send(request).await?;
-    call.print(&answer, |InForce { group, replaced }| {
-        let replaced = replaced.map(|of| format!("\nIt replaces: {}", for_a_while(&of))).unwrap_or_default();
-        let limits = limits_of(&group.rate_limits, None);
-        match (&group.hold, &group.overridden) {
-            _ if text.is_none() => format!("The {what} of {} is over. Its limits: {limits}.", group.name),
-            (Some(hold), _) if what == "hold" => {
-                format!("{}: held until {}: {}{replaced}", group.name, hold.until, hold.reason)
-            }
-            (_, overridden) => {
-                format!("{}: {}{replaced}", group.name, overridden.as_ref().map(for_a_while).unwrap_or_default())
-            }
-        }
-    })
+    temporary::set(call, [LIST[0], LIST[1], &group.id, what], read.etag.as_deref(), body).await
 }
 
 /// The id of a group that is named by its id or its name.

@@ -12,7 +12,8 @@ use super::{
     complete::destination_names,
     limit::LimitText,
     limit_keys::KeyFlags,
-    time::{ComingTime, PastTime, Span},
+    temporary::{Lasts, OverrideFlags},
+    time::PastTime,
 };
 
 #[derive(Debug, Clone, Subcommand)]
@@ -57,37 +58,18 @@ pub enum DestinationCommand {
     /// End the wait that a receiver has asked for (Retry-After, a used-up quota)
     Release(Several),
     /// Other limits for a while, in place of those of the settings; they end by themselves
-    #[command(group = clap::ArgGroup::new("overridden").required(true).multiple(true)
-        .args(["rate_limits", "unlimited", "max_in_flight", "end"]))]
-    #[command(group = clap::ArgGroup::new("lasts").required(true).args(["for_span", "until", "end"]))]
     Override {
         #[command(flatten)]
         one: One,
-        /// A limit until the end, such as 50/second; repeat it for several
-        #[arg(long = "limit", value_name = "N/PERIOD")]
-        rate_limits: Vec<LimitText>,
-        /// No limit until the end
-        #[arg(long, conflicts_with = "rate_limits")]
-        unlimited: bool,
-        /// The most sends in flight until the end
-        #[arg(long, value_name = "N")]
-        max_in_flight: Option<u32>,
         #[command(flatten)]
-        lasts: Lasts,
-        /// End the override now
-        #[arg(long, conflicts_with_all = ["rate_limits", "unlimited", "max_in_flight"])]
-        end: bool,
+        instead: OverrideFlags,
     },
     /// Send nothing for a while; it ends by itself
-    #[command(group = clap::ArgGroup::new("lasts").required(true).args(["for_span", "until", "end"]))]
     Hold {
         #[command(flatten)]
         one: One,
         #[command(flatten)]
         lasts: Lasts,
-        /// End the hold now
-        #[arg(long)]
-        end: bool,
     },
     /// Delete destinations: what waits is cancelled, the history stays
     Delete {
@@ -142,20 +124,6 @@ pub enum DestinationCommand {
         #[command(flatten)]
         consent: Consent,
     },
-}
-
-/// How long something lasts, and why.
-#[derive(Debug, Clone, Args)]
-pub struct Lasts {
-    /// For how long, such as 2h
-    #[arg(long = "for", value_name = "SPAN", conflicts_with_all = ["until", "end"])]
-    pub for_span: Option<Span>,
-    /// Until when: a time, or a span from now
-    #[arg(long, value_name = "TIME", conflicts_with = "end")]
-    pub until: Option<ComingTime>,
-    /// Why; whoever sees the destination or group sees it
-    #[arg(long, value_name = "TEXT", required_unless_present = "end", conflicts_with = "end")]
-    pub reason: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::{
     api::{Consent, PageFlags},
-    destinations::Lasts,
     limit::LimitText,
+    temporary::{Lasts, OverrideFlags},
     time::{PastTime, Span},
 };
 
@@ -87,33 +87,18 @@ pub enum LimitGroupCommand {
         page: PageFlags,
     },
     /// Other limits for a while, in place of those of the settings; they end by themselves
-    #[command(group = clap::ArgGroup::new("overridden").required(true).multiple(true)
-        .args(["rate_limits", "unlimited", "max_in_flight", "end"]))]
-    #[command(group = clap::ArgGroup::new("lasts").required(true).args(["for_span", "until", "end"]))]
     Override {
         #[command(flatten)]
         one: OneGroup,
         #[command(flatten)]
-        budget: Budget,
-        /// No limit until the end
-        #[arg(long, conflicts_with = "rate_limits")]
-        unlimited: bool,
-        #[command(flatten)]
-        lasts: Lasts,
-        /// End the override now
-        #[arg(long, conflicts_with_all = ["rate_limits", "unlimited", "max_in_flight"])]
-        end: bool,
+        instead: OverrideFlags,
     },
     /// Send nothing to any member for a while; it ends by itself
-    #[command(group = clap::ArgGroup::new("lasts").required(true).args(["for_span", "until", "end"]))]
     Hold {
         #[command(flatten)]
         one: OneGroup,
         #[command(flatten)]
         lasts: Lasts,
-        /// End the hold now
-        #[arg(long)]
-        end: bool,
     },
     /// Delete a group, which must have no members
     Delete {
