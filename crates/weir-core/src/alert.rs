@@ -8,6 +8,7 @@
 //! below [`CLEARED_BELOW`] of every threshold. An alert about dead letters is raised at most once in
 //! [`DEAD_LETTER_INTERVAL`].
 
+mod alert_type;
 mod group;
 mod state;
 
@@ -16,7 +17,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::{
-    group::{BEHIND, CAUGHT_UP, GroupAlert, GroupStatus, NEVER_DRAINS_AFTER},
+    alert_type::AlertType,
+    group::{GroupAlert, GroupStatus, NEVER_DRAINS_AFTER},
     state::{AlertRecord, AlertState},
 };
 use crate::{adaptive::Fall, fault::Late, limit_key::LimitKey, refusals::Refusals, refusing::Refusing};
@@ -183,25 +185,22 @@ pub enum Alert {
 
 impl Alert {
     /// The type of the alert's event.
-    pub const fn event_type(&self) -> &'static str {
+    pub const fn alert_type(&self) -> AlertType {
         match self {
-            Self::BacklogHigh(_) => "weir.backlog.high",
-            Self::BacklogCleared(_) => "weir.backlog.cleared",
-            Self::BreakerOpened { .. } => "weir.breaker.opened",
-            Self::BreakerClosed => "weir.breaker.closed",
-            Self::Paused { .. } => "weir.destination.paused",
-            Self::Dead { .. } => DEAD,
-            Self::Refused(_) => "weir.destination.refused",
-            Self::Admitted => "weir.destination.admitted",
-            Self::Stalled(_) => "weir.destination.stalled",
-            Self::Recovered => "weir.destination.recovered",
-            Self::RateLowered(_) => "weir.rate.lowered",
-            Self::RateRestored(_) => "weir.rate.restored",
-            Self::Refusing(_) => "weir.destination.refusing",
-            Self::Accepting => "weir.destination.accepting",
+            Self::BacklogHigh(_) => AlertType::BacklogHigh,
+            Self::BacklogCleared(_) => AlertType::BacklogCleared,
+            Self::BreakerOpened { .. } => AlertType::BreakerOpened,
+            Self::BreakerClosed => AlertType::BreakerClosed,
+            Self::Paused { .. } => AlertType::Paused,
+            Self::Dead { .. } => AlertType::Dead,
+            Self::Refused(_) => AlertType::Refused,
+            Self::Admitted => AlertType::Admitted,
+            Self::Stalled(_) => AlertType::Stalled,
+            Self::Recovered => AlertType::Recovered,
+            Self::RateLowered(_) => AlertType::RateLowered,
+            Self::RateRestored(_) => AlertType::RateRestored,
+            Self::Refusing(_) => AlertType::Refusing,
+            Self::Accepting => AlertType::Accepting,
         }
     }
 }
-
-/// The type of the events about dead letters.
-pub const DEAD: &str = "weir.delivery.dead";

@@ -73,11 +73,6 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// The type of the event that says so.
-    pub const STALLED: &str = "weir.installation.stalled";
-    /// The type of the event that says that Weir sends again.
-    pub const RECOVERED: &str = "weir.installation.recovered";
-
     /// Why, as a sentence without its end.
     pub fn reason(&self) -> String {
         match self.obstacle {

@@ -274,7 +274,7 @@ fn alert_update(
     let mut publish = |alert: &Alert, recipients: Recipients| {
         let data = AlertData::of_destination(destination, alert, status, &policy);
         let said =
-            Said { event_type: alert.event_type(), about: destination.id.to_string(), version: condition.version };
+            Said { alert_type: alert.alert_type(), about: destination.id.to_string(), version: condition.version };
         events.extend(recipients.events(&said, &destination.settings.tenant, &data, now));
     };
     let is_news = |alert: &Alert| !(is_told_of_group && matches!(alert, Alert::BacklogHigh(_)));

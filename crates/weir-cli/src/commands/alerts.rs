@@ -5,8 +5,7 @@ use serde_json::{Map, Value};
 use weir_api_types::{ActiveAlert, AlertBacklog, AlertData, Event, OverviewRow};
 use weir_core::{
     Timestamp,
-    alert::{AlertPolicy, BEHIND, CAUGHT_UP},
-    stall::Outage,
+    alert::{AlertPolicy, AlertType},
 };
 
 use super::{
@@ -134,16 +133,16 @@ fn text(alert_type: &str, data: &AlertData) -> String {
         None | Some(0) => waits,
         Some(members) => format!("{waits} at {}", count(members, "member", "members")),
     };
-    match alert_type {
-        "weir.backlog.high" | BEHIND => {
+    match AlertType::named(alert_type) {
+        Some(AlertType::BacklogHigh | AlertType::GroupBehind) => {
             let late = data.reasons.iter().flatten().any(|reason| reason == "drain_beyond_ttl");
             let drained = drain_eta_s
                 .map_or_else(|| "never drained".to_owned(), |eta| format!("drained in {}", span_s(eta as f64)));
             let late = if late { format!("; some expire before: {drained}") } else { String::new() };
             format!("{waits}, the oldest for {}{late}", span_s(oldest_age_s as f64))
         }
-        "weir.backlog.cleared" | CAUGHT_UP => waits,
-        "weir.delivery.dead" => {
+        Some(AlertType::BacklogCleared | AlertType::GroupCaughtUp) => waits,
+        Some(AlertType::Dead) => {
             let new = data.new.filter(|new| *new > 0).map_or_else(String::new, |new| format!("{new} new, "));
             format!("{new}{} in all", count(data.dead_letters.unwrap_or_default(), "dead letter", "dead letters"))
         }
@@ -153,26 +152,31 @@ fn text(alert_type: &str, data: &AlertData) -> String {
 
 /// An alert in plain words, and whether it is good news.
 fn in_words(alert_type: &str) -> (String, Tone) {
-    let (words, tone) = match alert_type {
-        "weir.backlog.high" => ("backlog high", Tone::Waiting),
-        "weir.backlog.cleared" => ("backlog cleared", Tone::Good),
-        BEHIND => ("limit group behind", Tone::Waiting),
-        CAUGHT_UP => ("limit group caught up", Tone::Good),
-        "weir.breaker.opened" => ("breaker open", Tone::Bad),
-        "weir.breaker.closed" => ("breaker closed", Tone::Good),
-        "weir.destination.paused" => ("paused by Weir", Tone::Waiting),
-        "weir.destination.refused" => ("refused within limit", Tone::Bad),
-        "weir.destination.admitted" => ("no more refusals", Tone::Good),
-        "weir.destination.refusing" => ("refuses many sends", Tone::Bad),
-        "weir.destination.accepting" => ("accepts again", Tone::Good),
-        Outage::STALLED => ("Weir does not send", Tone::Bad),
-        Outage::RECOVERED => ("Weir sends again", Tone::Good),
-        "weir.rate.lowered" => ("pace lowered", Tone::Waiting),
-        "weir.rate.restored" => ("pace restored", Tone::Good),
-        "weir.delivery.dead" => ("dead letters", Tone::Bad),
-        other => (other.strip_prefix("weir.").unwrap_or(other), Tone::Plain),
+    let Some(known) = AlertType::named(alert_type) else {
+        // Of a later version.
+        return (alert_type.strip_prefix("weir.").unwrap_or(alert_type).replace('.', " "), Tone::Plain);
     };
-    (words.replace('.', " "), tone)
+    let (words, tone) = match known {
+        AlertType::BacklogHigh => ("backlog high", Tone::Waiting),
+        AlertType::BacklogCleared => ("backlog cleared", Tone::Good),
+        AlertType::GroupBehind => ("limit group behind", Tone::Waiting),
+        AlertType::GroupCaughtUp => ("limit group caught up", Tone::Good),
+        AlertType::BreakerOpened => ("breaker open", Tone::Bad),
+        AlertType::BreakerClosed => ("breaker closed", Tone::Good),
+        AlertType::Paused => ("paused by Weir", Tone::Waiting),
+        AlertType::Refused => ("refused within limit", Tone::Bad),
+        AlertType::Admitted => ("no more refusals", Tone::Good),
+        AlertType::Refusing => ("refuses many sends", Tone::Bad),
+        AlertType::Accepting => ("accepts again", Tone::Good),
+        AlertType::Stalled => ("destination stalled", Tone::Bad),
+        AlertType::Recovered => ("destination recovered", Tone::Good),
+        AlertType::InstallationStalled => ("Weir does not send", Tone::Bad),
+        AlertType::InstallationRecovered => ("Weir sends again", Tone::Good),
+        AlertType::RateLowered => ("pace lowered", Tone::Waiting),
+        AlertType::RateRestored => ("pace restored", Tone::Good),
+        AlertType::Dead => ("dead letters", Tone::Bad),
+    };
+    (words.to_owned(), tone)
 }
 
 pub(super) fn table() -> Table<4> {
@@ -257,8 +261,8 @@ mod tests {
             assert!(high.contains(part), "{high}");
         }
         let group = json!({
-            "type": BEHIND, "destination_id": null, "destination_name": null, "limit_group_id": "lgr_1",
-            "limit_group_name": "partner", "tenant": "*",
+            "type": "weir.limit_group.behind", "destination_id": null, "destination_name": null, "tenant": "*",
+            "limit_group_id": "lgr_1", "limit_group_name": "partner",
             "data": {"members": 3, "backlog": {"waiting": 7, "oldest_age_s": 90}, "reasons": ["drain_beyond_ttl"]},
         });
         let group = table().with([row(serde_json::from_value(group).unwrap())]).render(Screen::PLAIN);
@@ -269,7 +273,8 @@ mod tests {
         assert!(open.contains("breaker open  dst_1  10 failures in a row"), "{open}");
         let dead = text("weir.delivery.dead", json!({"dead_letters": 1}));
         assert!(dead.contains("1 dead letter in all"), "{dead}");
-        assert!(text("weir.destination.stalled", json!({})).contains("destination stalled"), "an unknown type");
+        assert!(text("weir.destination.stalled", json!({})).contains("destination stalled"));
+        assert!(text("weir.later.type_of", json!({})).contains("later type_of"), "an unknown type");
     }
 
     #[test]

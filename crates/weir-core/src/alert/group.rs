@@ -3,15 +3,11 @@
 use std::time::Duration;
 
 use super::{
-    Alert, AlertPolicy, AlertState, DestinationStatus, Measure,
+    Alert, AlertPolicy, AlertState, AlertType, DestinationStatus, Measure,
     state::{high, threshold_ratios},
 };
 use crate::time::Timestamp;
 
-/// The type of the event that says that a group holds its members back.
-pub const BEHIND: &str = "weir.limit_group.behind";
-/// The type of the event that says that it no longer does.
-pub const CAUGHT_UP: &str = "weir.limit_group.caught_up";
 /// A backlog never drains if at least as many deliveries arrive as are sent. An alert says so only when the oldest delivery
 /// has waited for this time, because limits are made to spread a burst over some minutes.
 pub const NEVER_DRAINS_AFTER: Duration = Duration::from_secs(300);
@@ -99,10 +95,10 @@ pub enum GroupAlert {
 }
 
 impl GroupAlert {
-    pub const fn event_type(&self) -> &'static str {
+    pub const fn alert_type(&self) -> AlertType {
         match self {
-            Self::Behind(_) => BEHIND,
-            Self::CaughtUp(_) => CAUGHT_UP,
+            Self::Behind(_) => AlertType::GroupBehind,
+            Self::CaughtUp(_) => AlertType::GroupCaughtUp,
         }
     }
 

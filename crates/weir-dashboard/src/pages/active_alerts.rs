@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use weir_api_types as types;
+use weir_core::alert::AlertType;
 
 use super::alert_texts::{self, KINDS, Kind, kind_of, other_than_default};
 use crate::{
@@ -76,7 +77,7 @@ extend! {
 
         /// The destination whose dead letters it is about.
         fn dead_letters_of(&self) -> Option<&str> {
-            self.destination_id.as_deref().filter(|_| self.alert_type == "weir.delivery.dead")
+            self.destination_id.as_deref().filter(|_| self.alert_type == AlertType::Dead.as_str())
         }
 
         fn row_id(&self) -> String {
@@ -124,9 +125,10 @@ impl ActiveAlerts {
     pub(super) fn tallies(&self) -> Vec<Tally> {
         let path = format!("{}/alerts", self.base);
         let tally = |kind: &'static Kind| {
-            let destinations = *self.alerts.counts.get(kind.event_type)?;
-            let is_chosen = self.filter.alert_type == kind.event_type;
-            let link = self.filter.link(&path, if is_chosen { "" } else { kind.event_type }, "");
+            let event_type = kind.alert_type.as_str();
+            let destinations = *self.alerts.counts.get(event_type)?;
+            let is_chosen = self.filter.alert_type == event_type;
+            let link = self.filter.link(&path, if is_chosen { "" } else { event_type }, "");
             Some(Tally { kind, destinations, link, is_chosen })
         };
         KINDS.iter().filter_map(tally).collect()

@@ -2,13 +2,13 @@
 //! it say the same things.
 
 use weir_api_types::{AlertBacklog, AlertData, AlertLimitKeys};
-use weir_core::destination::DEFAULT_TENANT;
+use weir_core::{alert::AlertType, destination::DEFAULT_TENANT};
 
 use crate::units::{Units as _, capitalised};
 
 /// A type of alerts.
 pub(super) struct Kind {
-    pub(super) event_type: &'static str,
+    pub(super) alert_type: AlertType,
     /// In plain words.
     pub(super) name: &'static str,
     pub(super) tone: &'static str,
@@ -16,68 +16,64 @@ pub(super) struct Kind {
     pub(super) when: &'static str,
 }
 
-const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, when: &'static str) -> Kind {
-    Kind { event_type, name, tone, when }
+const fn kind(alert_type: AlertType, name: &'static str, tone: &'static str, when: &'static str) -> Kind {
+    Kind { alert_type, name, tone, when }
 }
 
 pub(super) const KINDS: [Kind; 18] = [
-    kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
+    kind(AlertType::BacklogHigh, "Backlog high", "warn", "It is above a threshold, or drains too late"),
     kind(
-        "weir.backlog.cleared",
+        AlertType::BacklogCleared,
         "Backlog cleared",
         "good",
         "It is below 80 % of each threshold again, and drains in time",
     ),
-    kind("weir.breaker.opened", "Breaker opened", "bad", "The receiver fails"),
-    kind("weir.breaker.closed", "Breaker closed", "good", "The receiver answers again, or somebody has closed it"),
-    kind("weir.destination.paused", "Paused by Weir", "warn", "For example after a 410 Gone"),
+    kind(AlertType::BreakerOpened, "Breaker opened", "bad", "The receiver fails"),
+    kind(AlertType::BreakerClosed, "Breaker closed", "good", "The receiver answers again, or somebody has closed it"),
+    kind(AlertType::Paused, "Paused by Weir", "warn", "For example after a 410 Gone"),
+    kind(AlertType::Refused, "Refused within the limit", "warn", "The receiver refuses sends that keep the limit"),
+    kind(AlertType::Admitted, "No more refusals", "good", "None for five minutes, or since an edit"),
+    kind(AlertType::Refusing, "Refuses many sends", "warn", "More than a tenth of at least 20 sends in five minutes"),
+    kind(AlertType::Accepting, "Accepts again", "good", "Less than 8 % was answered with 429 for ten minutes"),
+    kind(AlertType::Stalled, "Stalled", "bad", "Deliveries are due, the limits allow them, and none is sent"),
+    kind(AlertType::Recovered, "Sends again", "good", "The stall has ended"),
     kind(
-        "weir.destination.refused",
-        "Refused within the limit",
-        "warn",
-        "The receiver refuses sends that keep the limit",
-    ),
-    kind("weir.destination.admitted", "No more refusals", "good", "None for five minutes, or since an edit"),
-    kind(
-        "weir.destination.refusing",
-        "Refuses many sends",
-        "warn",
-        "More than a tenth of at least 20 sends in five minutes",
-    ),
-    kind("weir.destination.accepting", "Accepts again", "good", "Less than 8 % was answered with 429 for ten minutes"),
-    kind("weir.destination.stalled", "Stalled", "bad", "Deliveries are due, the limits allow them, and none is sent"),
-    kind("weir.destination.recovered", "Sends again", "good", "The stall has ended"),
-    kind(
-        "weir.installation.stalled",
+        AlertType::InstallationStalled,
         "Weir does not send",
         "bad",
         "A fault of Weir itself stalls destinations; one alert for all of them",
     ),
-    kind("weir.installation.recovered", "Weir sends again", "good", "No destination is stalled by that fault any more"),
     kind(
-        "weir.rate.lowered",
+        AlertType::InstallationRecovered,
+        "Weir sends again",
+        "good",
+        "No destination is stalled by that fault any more",
+    ),
+    kind(
+        AlertType::RateLowered,
         "Pace lowered",
         "warn",
         "The adaptive pace is less than half of what it was within the hour; at most one in ten minutes",
     ),
-    kind("weir.rate.restored", "Pace restored", "good", "It is at 80 % of what it was again, or no longer adaptive"),
+    kind(AlertType::RateRestored, "Pace restored", "good", "It is at 80 % of what it was again, or no longer adaptive"),
     kind(
-        "weir.limit_group.behind",
+        AlertType::GroupBehind,
         "Limit group behind",
         "warn",
         "The backlogs of its members are above a threshold, drain too late, or never; in place of their own alerts",
     ),
     kind(
-        "weir.limit_group.caught_up",
+        AlertType::GroupCaughtUp,
         "Limit group caught up",
         "good",
         "Below 80 % of each threshold, and drained in time for ten minutes",
     ),
-    kind("weir.delivery.dead", "Dead letters", "bad", "At most one alert a minute for each destination"),
+    kind(AlertType::Dead, "Dead letters", "bad", "At most one alert a minute for each destination"),
 ];
 
 pub(super) fn kind_of(event_type: &str) -> Option<&'static Kind> {
-    KINDS.iter().find(|kind| kind.event_type == event_type)
+    let alert_type = AlertType::named(event_type)?;
+    KINDS.iter().find(|kind| kind.alert_type == alert_type)
 }
 
 /// A tenant that a page must name.
@@ -101,27 +97,29 @@ fn limit_keys(AlertLimitKeys { named, more }: &AlertLimitKeys) -> String {
 pub(super) fn text(event_type: &str, data: &AlertData) -> String {
     let waiting = data.backlog.unwrap_or_default().waiting;
     let reason = data.reason.as_deref().unwrap_or_default();
-    match event_type {
-        "weir.backlog.high" => backlog(data, false) + &data.limit_keys.as_ref().map(limit_keys).unwrap_or_default(),
-        "weir.backlog.cleared" if waiting == 0 => "Nothing waits any more.".to_owned(),
-        "weir.backlog.cleared" => backlog(data, true),
-        "weir.limit_group.behind" => group(data),
-        "weir.limit_group.caught_up" if waiting == 0 => "It holds no member back any more.".to_owned(),
-        "weir.limit_group.caught_up" => backlog(data, true),
-        "weir.breaker.closed" => "The breaker is closed: sends go on.".to_owned(),
-        "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
-        "weir.destination.accepting" => "The receiver accepts nearly all sends.".to_owned(),
-        "weir.destination.recovered" => "Weir sends to it again.".to_owned(),
-        "weir.installation.recovered" => "Weir sends to all destinations again.".to_owned(),
-        "weir.rate.lowered" => {
+    match AlertType::named(event_type) {
+        Some(AlertType::BacklogHigh) => {
+            backlog(data, false) + &data.limit_keys.as_ref().map(limit_keys).unwrap_or_default()
+        }
+        Some(AlertType::BacklogCleared) if waiting == 0 => "Nothing waits any more.".to_owned(),
+        Some(AlertType::BacklogCleared) => backlog(data, true),
+        Some(AlertType::GroupBehind) => group(data),
+        Some(AlertType::GroupCaughtUp) if waiting == 0 => "It holds no member back any more.".to_owned(),
+        Some(AlertType::GroupCaughtUp) => backlog(data, true),
+        Some(AlertType::BreakerClosed) => "The breaker is closed: sends go on.".to_owned(),
+        Some(AlertType::Admitted) => "The receiver admits what keeps the limit.".to_owned(),
+        Some(AlertType::Accepting) => "The receiver accepts nearly all sends.".to_owned(),
+        Some(AlertType::Recovered) => "Weir sends to it again.".to_owned(),
+        Some(AlertType::InstallationRecovered) => "Weir sends to all destinations again.".to_owned(),
+        Some(AlertType::RateLowered) => {
             let [now, before] = [data.per_s, data.usual_per_s].map(|rate| rate.unwrap_or_default().per_s());
             format!("The pace was lowered from {before} to {now}: {reason}.")
         }
-        "weir.rate.restored" => match data.per_s {
+        Some(AlertType::RateRestored) => match data.per_s {
             Some(per_s) => format!("The pace is {} again.", per_s.per_s()),
             None => "The pace is no longer adaptive.".to_owned(),
         },
-        "weir.delivery.dead" => match (data.new.unwrap_or_default(), data.dead_letters.unwrap_or_default()) {
+        Some(AlertType::Dead) => match (data.new.unwrap_or_default(), data.dead_letters.unwrap_or_default()) {
             (new, all) if new == all => format!("{}.", counted(new, "dead letter", "dead letters")),
             (new, all) => format!("{}, {} in all.", counted(new, "new dead letter", "new dead letters"), all.count()),
         },

@@ -28,14 +28,14 @@ pub(super) fn alert_update(
     let mut events = Vec::new();
     let mut publish = |alert: &GroupAlert, recipients: Recipients| {
         let data = AlertData::of_group(group, alert, status, policy, now);
-        let said = Said { event_type: alert.event_type(), about: group.id.to_string(), version: *version };
+        let said = Said { alert_type: alert.alert_type(), about: group.id.to_string(), version: *version };
         events.extend(recipients.events(&said, tenant_code(group.tenant.as_deref()), &data, now));
     };
     let (mut told, mut history) = (record.told, record.history());
     match told.group_alert(status, now) {
         (after, None) => told = after,
         (after, Some(alert)) => {
-            let recipients = Recipients::of_group(group, alert.event_type(), subscribers);
+            let recipients = Recipients::of_group(group, alert.alert_type(), subscribers);
             // Without recipients a later subscriber still gets it.
             if !recipients.is_empty() {
                 publish(&alert, recipients);

@@ -9,7 +9,7 @@ use std::{
 use weir_api_types::AlertData;
 use weir_core::{
     Destination, DestinationId, Timestamp,
-    alert::AlertRecord,
+    alert::{AlertRecord, AlertType},
     destination::ALL_TENANTS,
     stall::{Outage, StallReport},
 };
@@ -37,14 +37,14 @@ pub(super) async fn alert_update(
         Some(_) => stalled_by_tenant(store, stalls).await?,
         None => HashMap::new(),
     };
-    let said = Said { event_type: event_type(outage), about: "installation".to_owned(), version };
+    let said = Said { alert_type: alert_type(outage), about: "installation".to_owned(), version };
     let events =
         recipients.into_iter().map(|(tenant, ids)| event(&said, (tenant, ids), &data(outage, tenant, &counts), now));
     Ok(Some(AlertUpdate { subject: Subject::Installation, version, record, events: events.collect() }))
 }
 
-fn event_type(outage: Option<Option<Outage>>) -> &'static str {
-    if matches!(outage, Some(Some(_))) { Outage::STALLED } else { Outage::RECOVERED }
+fn alert_type(outage: Option<Option<Outage>>) -> AlertType {
+    if matches!(outage, Some(Some(_))) { AlertType::InstallationStalled } else { AlertType::InstallationRecovered }
 }
 
 /// The record after the alert that is to be raised, and who gets it. As with destinations, an alert goes to its recipients
@@ -74,7 +74,7 @@ fn tell<'s>(
 ) -> bool {
     for subscriber in subscribers {
         let tenant = subscriber.settings.tenant.as_str();
-        if subscriber.accepts(tenant, event_type(outage)) {
+        if subscriber.accepts(tenant, alert_type(outage).as_str()) {
             recipients.entry(tenant).or_default().push(subscriber.id);
         }
     }
@@ -141,7 +141,10 @@ mod tests {
         // It is over when none is stalled by it any more.
         report.late.retain(|_, late| late.fault == Fault::NotPublished);
         let (record, recipients) = news(record, report.outage(NOW), &subscribers).unwrap();
-        assert_eq!((ids(&recipients).len(), event_type(report.outage(NOW))), (2, "weir.installation.recovered"));
+        assert_eq!(
+            (ids(&recipients).len(), alert_type(report.outage(NOW)).as_str()),
+            (2, "weir.installation.recovered")
+        );
         assert!(news(record, report.outage(NOW), &subscribers).is_none());
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_api_types::AlertData;
 use weir_core::{
     Destination, DestinationId, EventId, LimitGroup, Timestamp,
-    alert::{Alert, DEAD},
+    alert::{Alert, AlertType},
     destination::ALL_TENANTS,
     event::{DeliveryOptions, Event, EventBody},
 };
@@ -26,11 +26,12 @@ impl Recipients {
     /// two failing subscribers would send alerts to each other without end.
     pub(super) fn of(about: &Destination, alert: &Alert, subscribers: &[Arc<Destination>]) -> Self {
         let tenant = &about.settings.tenant;
-        if matches!(alert, Alert::Dead { .. }) && about.accepts(tenant, DEAD) {
+        if matches!(alert, Alert::Dead { .. }) && about.accepts(tenant, alert.alert_type().as_str()) {
             return Self::default();
         }
         let taking = |tenant: &str| -> Vec<DestinationId> {
-            let takes = |one: &&Arc<Destination>| one.id != about.id && one.accepts(tenant, alert.event_type());
+            let takes =
+                |one: &&Arc<Destination>| one.id != about.id && one.accepts(tenant, alert.alert_type().as_str());
             subscribers.iter().filter(takes).map(|one| one.id).collect()
         };
         // About a destination of operators, the other operators are told as its tenant.
@@ -39,10 +40,11 @@ impl Recipients {
     }
 
     /// The recipients of an alert about a limit group: no member of it, which would get the alert only after its turn.
-    pub(super) fn of_group(about: &LimitGroup, event_type: &str, subscribers: &[Arc<Destination>]) -> Self {
+    pub(super) fn of_group(about: &LimitGroup, alert_type: AlertType, subscribers: &[Arc<Destination>]) -> Self {
         let taking = |tenant: &str| -> Vec<DestinationId> {
-            let takes =
-                |one: &&Arc<Destination>| one.settings.limit_group != Some(about.id) && one.accepts(tenant, event_type);
+            let takes = |one: &&Arc<Destination>| {
+                one.settings.limit_group != Some(about.id) && one.accepts(tenant, alert_type.as_str())
+            };
             subscribers.iter().filter(takes).map(|one| one.id).collect()
         };
         match &about.tenant {
@@ -67,7 +69,7 @@ impl Recipients {
 
 /// What an alert says, and about what.
 pub(super) struct Said {
-    pub(super) event_type: &'static str,
+    pub(super) alert_type: AlertType,
     /// The id of the destination or the limit group.
     pub(super) about: String,
     /// The version of the record before the alert.
@@ -80,7 +82,8 @@ pub(super) fn event(
     data: &AlertData,
     now: Timestamp,
 ) -> NewEvent {
-    let &Said { event_type, ref about, version } = said;
+    let &Said { alert_type, ref about, version } = said;
+    let event_type = alert_type.as_str();
     // The idempotency key. Every process makes the same one for this change, so the event is stored once.
     let name = format!("{event_type}/{about}/{}", version + 1);
     // The same random bits go into the ids of the event and of its deliveries.

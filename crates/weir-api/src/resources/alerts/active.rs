@@ -7,7 +7,7 @@ use weir_api_types as types;
 use weir_core::{
     Destination, Timestamp,
     access::TenantScope,
-    alert::{Alert, AlertPolicy, BEHIND, DestinationStatus, GroupAlert, Measure},
+    alert::{Alert, AlertPolicy, AlertType, DestinationStatus, GroupAlert, Measure},
     destination::ALL_TENANTS,
     stall::{Outage, StallReport},
 };
@@ -35,17 +35,17 @@ impl Listing for ActiveAlerts {
 type ActivePage = PageParameters<ActiveAlerts>;
 
 /// The types of alerts about something that lasts, the worst first.
-const LASTING: [&str; 10] = [
-    Outage::STALLED,
-    "weir.destination.stalled",
-    "weir.breaker.opened",
-    "weir.destination.paused",
-    "weir.delivery.dead",
-    BEHIND,
-    "weir.backlog.high",
-    "weir.destination.refusing",
-    "weir.destination.refused",
-    "weir.rate.lowered",
+const LASTING: [AlertType; 10] = [
+    AlertType::InstallationStalled,
+    AlertType::Stalled,
+    AlertType::BreakerOpened,
+    AlertType::Paused,
+    AlertType::Dead,
+    AlertType::GroupBehind,
+    AlertType::BacklogHigh,
+    AlertType::Refusing,
+    AlertType::Refused,
+    AlertType::RateLowered,
 ];
 
 text! {
@@ -55,7 +55,7 @@ text! {
         pattern = "^weir\\.(breaker\\.opened|installation\\.stalled|destination\\.(stalled|paused|refusing|refused)|delivery\\.dead|limit_group\\.behind|backlog\\.high|rate\\.lowered)$"
     )]
     pub(crate) struct ActiveAlertText(String);
-    parse = |text| one_of(text, LASTING.into_iter());
+    parse = |text| one_of(text, LASTING.into_iter().map(AlertType::as_str));
 }
 
 parameters! {
@@ -104,7 +104,7 @@ pub(crate) async fn list(
     for backlog in groups.iter().filter(|of| scope.includes(tenant_code(of.group.tenant.as_deref()))) {
         if let Some(measures) = backlog.record.history().group_is_behind(&backlog.status, now) {
             let (name, id) = (&*backlog.group.name, *backlog.group.id.as_bytes());
-            wrong.add(BEHIND, name, id, || Found::Group(backlog, measures));
+            wrong.add(AlertType::GroupBehind, name, id, || Found::Group(backlog, measures));
         }
     }
     // A fault of Weir itself is one alert, however many destinations it stalls. A store that takes no writes lets no event in.
@@ -112,7 +112,7 @@ pub(crate) async fn list(
         let is_seen = |id| sample.row(id).is_some_and(|row| scope.includes(&row.destination.settings.tenant));
         let destinations = stalls.stalled_by_outage().filter(|(id, _)| is_seen(*id)).count() as u64;
         if destinations > 0 || outage.obstacle.is_some() {
-            wrong.add(Outage::STALLED, "", [0; 16], || Found::Installation(outage, destinations));
+            wrong.add(AlertType::InstallationStalled, "", [0; 16], || Found::Installation(outage, destinations));
         }
     }
     for (condition, destination) in conditions.iter().filter(|(_, of)| scope.includes(&of.settings.tenant)) {
@@ -123,7 +123,7 @@ pub(crate) async fn list(
             // The alert about its limit group says so.
             let is_told = matches!(alert, Alert::BacklogHigh(_)) && groups.speaks_for(destination);
             if !is_told {
-                let (alert_type, id) = (alert.event_type(), *destination.id.as_bytes());
+                let (alert_type, id) = (alert.alert_type(), *destination.id.as_bytes());
                 let about = || Found::Destination(destination, alert, Box::new(status.clone()), policy);
                 wrong.add(alert_type, &destination.settings.name, id, about);
             }
@@ -189,7 +189,7 @@ struct Wrong<'a> {
 }
 
 struct Row<'a> {
-    alert_type: &'static str,
+    alert_type: AlertType,
     name: &'a str,
     id: [u8; 16],
     about: Found<'a>,
@@ -204,9 +204,9 @@ enum Found<'a> {
 }
 
 impl<'a> Wrong<'a> {
-    fn add(&mut self, alert_type: &'static str, name: &'a str, id: [u8; 16], about: impl FnOnce() -> Found<'a>) {
-        *self.counts.entry(alert_type.to_owned()).or_default() += 1;
-        if self.wanted.as_ref().is_none_or(|wanted| wanted == alert_type) {
+    fn add(&mut self, alert_type: AlertType, name: &'a str, id: [u8; 16], about: impl FnOnce() -> Found<'a>) {
+        *self.counts.entry(alert_type.as_str().to_owned()).or_default() += 1;
+        if self.wanted.as_ref().is_none_or(|wanted| wanted == alert_type.as_str()) {
             self.rows.push(Row { alert_type, name, id, about: about() });
         }
     }
@@ -231,7 +231,7 @@ impl Row<'_> {
             }
         };
         types::ActiveAlert {
-            alert_type: self.alert_type.to_owned(),
+            alert_type: self.alert_type.as_str().to_owned(),
             destination_id: destination.map(|destination| destination.id.to_string()),
             destination_name: destination.map(|destination| destination.settings.name.clone()),
             limit_group_id: group.map(|group| group.id.to_string()),
@@ -253,6 +253,6 @@ fn group_traffic(sample: &Sample) -> GroupTraffic {
 }
 
 /// The place of a type of alerts among [`LASTING`].
-fn severity(alert_type: &str) -> usize {
-    LASTING.iter().position(|name| *name == alert_type).unwrap_or(LASTING.len())
+fn severity(alert_type: AlertType) -> usize {
+    LASTING.iter().position(|known| *known == alert_type).unwrap_or(LASTING.len())
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use weir_api_types::{
     ActiveAlert, Activity, DestinationOverview, InstallationStatus, LastFailure, LimitGroupRow, OverviewRow, Readiness,
 };
-use weir_core::Timestamp;
+use weir_core::{Timestamp, alert::AlertType};
 
 use super::super::{
     Call,
@@ -114,7 +114,7 @@ impl Evidence {
             }
             Err(error) => evidence.unread = evidence.unread.take().or_else(|| Some(format!("{error:#}"))),
         }
-        let query = fields(&json!({"type": "weir.destination.refusing"}))?;
+        let query = fields(&json!({"type": AlertType::Refusing.as_str()}))?;
         // A server of an earlier version has no such alerts.
         if let Ok(rows) = call.client.list(&["v1", "alerts", "active"], &query, MOST_ROWS).await {
             evidence.refusing = rows.read()?;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     adaptive::Fall,
-    alert::{AlertOverrides, DEAD},
+    alert::AlertOverrides,
     fault::Late,
     refusals::{Cause, Refusals, Remedy},
     refusing::Refusing,
@@ -30,7 +30,7 @@ fn raise(
     *state = state.reconciled(policy, status, now);
     let alerts = state.alerts(policy, status, now);
     *state = alerts.iter().fold(*state, |state, alert| state.with(alert, now));
-    alerts.iter().map(Alert::event_type).collect()
+    alerts.iter().map(|alert| alert.alert_type().as_str()).collect()
 }
 
 #[test]
@@ -133,9 +133,9 @@ fn a_fallen_pace_raises_one_alert_and_one_when_it_is_about_what_it_was() {
 fn what_is_wrong_does_not_depend_on_what_was_told() {
     let status = DestinationStatus { undelivered: 7, breaker: Some("3 failures".to_owned()), ..waiting(500) };
     let wrong = |state: AlertState, status: &DestinationStatus| {
-        state.problems(&policy(), status, NOW).iter().map(Alert::event_type).collect::<Vec<_>>()
+        state.problems(&policy(), status, NOW).iter().map(|alert| alert.alert_type().as_str()).collect::<Vec<_>>()
     };
-    let all = ["weir.backlog.high", "weir.breaker.opened", DEAD];
+    let all = ["weir.backlog.high", "weir.breaker.opened", "weir.delivery.dead"];
     assert_eq!(wrong(AlertState::default(), &status), all);
     let told = status_told(&status);
     assert_eq!(wrong(told, &status), all, "it is still so");
@@ -294,7 +294,7 @@ fn dead_letters_from_a_time_without_a_threshold_raise_no_alert_later() {
     );
     assert_eq!(
         raise(&mut state, &policy(), &DestinationStatus { undelivered: 55, ..DestinationStatus::default() }, NOW),
-        [DEAD]
+        ["weir.delivery.dead"]
     );
 }
 
