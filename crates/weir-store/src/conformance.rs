@@ -78,6 +78,18 @@ use crate::{
     NewEvent, PageRequest, Pause, Settlement, SharedStore,
 };
 
+/// The migrations that a folder has, in their order, as a store names those that it has applied.
+pub fn migrations_in(folder: &str) -> Vec<(i64, String)> {
+    let files = std::fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").file_name());
+    let names = files.filter_map(|name| {
+        let (version, description) = name.to_str()?.strip_suffix(".sql")?.split_once('_')?;
+        Some((version.parse().expect("a version"), description.replace('_', " ")))
+    });
+    let mut migrations: Vec<_> = names.collect();
+    migrations.sort_unstable();
+    migrations
+}
+
 /// The database of one test.
 #[async_trait]
 pub trait Backend: Send + Sync {
