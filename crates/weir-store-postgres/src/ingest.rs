@@ -16,21 +16,20 @@
 mod insert;
 
 use std::{
-    borrow::Cow,
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{LimitKey, Timestamp, TraceParent, claim::ProcessId, event::Event, shed::ClientId};
-use weir_sealing::{BODY, Keyring};
+use sqlx::{Connection as _, PgConnection};
+use weir_core::{claim::ProcessId, shed::ClientId};
+use weir_sealing::Keyring;
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
     StoreResult, event_columns,
-    intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, StoredEvent, key},
-    rows::{self, Row as _},
+    intake::{IngestResult, Intake, Key, KnownKeys, StoredEvent, key},
+    rows,
 };
 
 use self::insert::{Guards, insert, record_costs, record_filtered};
@@ -40,11 +39,11 @@ use crate::{
     destination_rows::{CHANGED, read_change},
     edit::change,
     errors::{ATTEMPTS, lacks_partition},
-    locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
-    message_groups::{self, advance, lock_name},
+    locks::{begin_beside_edits, locks_of},
+    message_groups::advance,
     partitions::day_of_id,
     processes::IS_REGISTERED,
-    rows::{Read, column, uuid},
+    rows::Read,
     writer::Operation,
 };
 

@@ -131,7 +131,10 @@ pub(super) async fn insert(
 
 /// Records how many destinations did not get an event because of their filters. Nothing is recorded of events that a
 /// failed guard kept out of the table.
-pub(super) async fn record_filtered(events: &[StoredEvent<'_>], connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+pub(super) async fn record_filtered(
+    events: &[StoredEvent<'_>],
+    connection: &mut PgConnection,
+) -> Result<(), sqlx::Error> {
     let filtered =
         events.iter().filter_map(|stored| Some((uuid(stored.event.id.as_bytes()), stored.filtered?.get() as i32)));
     let (ids, counts): (Vec<Uuid>, Vec<i32>) = filtered.unzip();
