@@ -40,9 +40,10 @@
 //! the address behind proxies (`address`), and what pages of other sites may not do (`same_origin`, `public_url`).
 //! `figures` computes what the backlog, the overview and the preview show of a destination. `overview` takes a sample of
 //! all destinations (`sample`), says what changed since the last (`changes`), and shares samples among streams
-//! (`broadcast`). `shedding` refuses requests when there are too many, by the class that each route names in the table.
-//! `event_types` checks events by the catalogue where it is strict.
-//! `state` has the backends and the settings, `meters` the metrics, `spans` the interface to a tracer.
+//! (`broadcast`). `shedding` refuses requests when there are too many, by the class that each route names in the table,
+//! and `store_turns` says how many events of a client are in the store at one time. `event_types` checks events by the
+//! catalogue where it is strict. `state` has the backends and the settings, `meters` the metrics, `spans` the interface to
+//! a tracer.
 
 mod auth;
 mod browser_headers;
