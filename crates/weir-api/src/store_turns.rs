@@ -72,6 +72,7 @@ impl StoreTurns {
             state.note(client, now);
             let bound = state.bound(client, now);
             let of = state.clients.entry(client).or_default();
+            of.forget_gone();
             if of.waiting.is_empty() && has_room(of.in_store, events, bound) {
                 of.in_store += events;
                 return Ok(self.place(client, events));
@@ -100,7 +101,7 @@ impl StoreTurns {
         let mut state = self.0.lock();
         let bound = state.bound(client, Instant::now());
         let of = state.clients.get_mut(&client)?;
-        while of.waiting.pop_front_if(|(_, turn)| turn.is_closed()).is_some() {}
+        of.forget_gone();
         let in_store = of.in_store;
         let next = of.waiting.pop_front_if(|(events, _)| has_room(in_store, *events, bound));
         of.in_store += next.as_ref().map_or(0, |(events, _)| *events);
@@ -125,6 +126,13 @@ impl State {
         let mut others = [self.last, self.last_other].into_iter().flatten().filter(|(other, _)| *other != client);
         let is_alone = others.all(|(_, at)| now.duration_since(at) > ALONE_AFTER);
         if is_alone { usize::MAX } else { LEAST.max((self.takes_s * PER_S) as usize) }
+    }
+}
+
+impl Client {
+    /// Removes the first requests if they have gone.
+    fn forget_gone(&mut self) {
+        while self.waiting.pop_front_if(|(_, turn)| turn.is_closed()).is_some() {}
     }
 }
 
