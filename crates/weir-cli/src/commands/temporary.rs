@@ -41,6 +41,7 @@ struct InForce {
     rate_limits: Vec<RateLimit>,
     min_interval_ms: Option<u32>,
     hold: Option<Hold>,
+    #[serde(rename = "override")]
     overridden: Option<Override>,
     replaced: Option<Override>,
 }
