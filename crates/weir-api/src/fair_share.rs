@@ -134,7 +134,7 @@ impl Seats {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.share.state.lock().give_back(self.sharer);
-        // The lock is held for one step each: a seat that nobody receives is dropped, which takes the lock again.
+        // Each step takes the lock anew: a seat that nobody receives is dropped, and its end takes the lock, too.
         while let Some((sharer, turn)) = {
             let mut state = self.share.state.lock();
             state.next(self.share.seats)

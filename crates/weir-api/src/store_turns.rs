@@ -23,7 +23,7 @@ use crate::{
     problem::{ApiResult, Problem},
 };
 
-/// With twice as many, others wait longer. A producer with as many connections reaches its highest rate.
+/// With 128, others waited longer on PostgreSQL.
 const LEAST: usize = 64;
 /// What every client can post in a second at least, however long a commit takes.
 const PER_S: f64 = 1_000.0;
@@ -151,7 +151,7 @@ impl Drop for Place {
                 of.in_store -= *events;
             }
         }
-        // The lock is held for one step each: a place that nobody receives is dropped, which takes the lock again.
+        // Each step takes the lock anew: a place that nobody receives is dropped, and its end takes the lock, too.
         while let Some((events, turn)) = turns.next(*client) {
             drop(turn.send(turns.place(*client, events)));
         }

@@ -401,7 +401,7 @@ proptest! {
         let (left, counts) = (answer[0], &answer[1..]);
         prop_assert_eq!(left + counts.iter().sum::<u64>(), open);
         prop_assert!(left <= flows.len() as u64 + 1, "{} are left", left);
-        // The virtual time at which the permit of a member starts that comes after `others` of it.
+        // The virtual time at which the next permit of a member starts, if it has `others` already.
         let start = |flow: usize, others: u64| f64::from(flows[flow].0) + others as f64 / flows[flow].1 as f64;
         let last_given = (0..counts.len()).filter(|flow| counts[*flow] > 0).map(|flow| start(flow, counts[flow] - 1));
         let first_left = (0..counts.len()).map(|flow| start(flow, counts[flow]));

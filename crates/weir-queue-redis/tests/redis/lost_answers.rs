@@ -30,6 +30,15 @@ async fn proxy(server: &Server, lost: Arc<AtomicUsize>) -> String {
 
 /// Accepts no connection while `accepting` is locked.
 async fn proxy_with_lock(server: &Server, lost: Arc<AtomicUsize>, accepting: Arc<Mutex<()>>) -> String {
+    listen(server, accepting, move |client, server| drop(tokio::spawn(forward(client, server, lost.clone())))).await
+}
+
+/// Connects each client to the server with `join`. Accepts no connection while `accepting` is locked.
+async fn listen(
+    server: &Server,
+    accepting: Arc<Mutex<()>>,
+    join: impl Fn(TcpStream, TcpStream) + Send + Sync + 'static,
+) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let port = server.port();
@@ -37,8 +46,7 @@ async fn proxy_with_lock(server: &Server, lost: Arc<AtomicUsize>, accepting: Arc
         loop {
             let (client, _) = listener.accept().await.unwrap();
             drop(accepting.lock().await);
-            let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-            tokio::spawn(forward(client, server, lost.clone()));
+            join(client, TcpStream::connect(("127.0.0.1", port)).await.unwrap());
         }
     });
     format!("redis://{address}")
@@ -71,29 +79,22 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, lost: Arc<AtomicU
 
 /// Forwards all data, but no more on a connection from a marked call on. `kept` becomes true then.
 async fn keeping_proxy(server: &Server, kept: Arc<AtomicBool>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let port = server.port();
-    tokio::spawn(async move {
-        loop {
-            let (client, _) = listener.accept().await.unwrap();
-            let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-            let ((mut asked, mut answers), (mut answered, mut questions)) = (client.into_split(), server.into_split());
-            tokio::spawn(async move { tokio::io::copy(&mut answered, &mut answers).await });
-            let kept = kept.clone();
-            tokio::spawn(async move {
-                let mut question = vec![0; 1 << 16];
-                while let Ok(read @ 1..) = asked.read(&mut question).await {
-                    if question[..read].windows(MARK.len()).any(|window| window == MARK) {
-                        kept.store(true, Ordering::Relaxed);
-                        std::future::pending::<()>().await;
-                    }
-                    questions.write_all(&question[..read]).await.unwrap();
+    listen(server, Arc::default(), move |client, server| {
+        let ((mut asked, mut answers), (mut answered, mut questions)) = (client.into_split(), server.into_split());
+        tokio::spawn(async move { tokio::io::copy(&mut answered, &mut answers).await });
+        let kept = kept.clone();
+        tokio::spawn(async move {
+            let mut question = vec![0; 1 << 16];
+            while let Ok(read @ 1..) = asked.read(&mut question).await {
+                if question[..read].windows(MARK.len()).any(|window| window == MARK) {
+                    kept.store(true, Ordering::Relaxed);
+                    std::future::pending::<()>().await;
                 }
-            });
-        }
-    });
-    format!("redis://{address}")
+                questions.write_all(&question[..read]).await.unwrap();
+            }
+        });
+    })
+    .await
 }
 
 /// Publishes three permits through the proxy, which drops this many answers. Returns the queue and the result of the

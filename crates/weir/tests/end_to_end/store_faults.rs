@@ -11,7 +11,7 @@ use weir_test_support::weir_command;
 use crate::support::{App, Fleet, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A beat each second, of which some may meet connections that were ended, and a probe that waits for an answer.
+/// There is a beat each second, and a probe that waits for an answer. The first beats may use connections that were ended.
 const NOTICED: Duration = Duration::from_secs(10);
 /// A failed write counts for 5 s, and the metric is set every 5 s.
 const READY_AGAIN: Duration = Duration::from_secs(15);
