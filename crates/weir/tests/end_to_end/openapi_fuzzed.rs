@@ -34,7 +34,7 @@ const LEFT_OUT: [(&str, &str, &str); 3] = [
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 36] = [
+const BEYOND_A_SCHEMA: [&str; 40] = [
     "is a group of the tenant `",
     "needs a destination with limit keys",
     "cannot be combined with `key_limits` yet",
@@ -50,6 +50,10 @@ const BEYOND_A_SCHEMA: [&str; 36] = [
     "differs from the `Idempotency-Key` header",
     "must be at least `open_ms`",
     "must be at least `base_ms`",
+    "must be at least `min_per_s`",
+    "is set by the format `cloudevents-binary`",
+    "is also in the destination's `headers`",
+    "needs a URL with https",
     "must be that of `period`",
     "period `",
     "must not be 0, which would refuse",
