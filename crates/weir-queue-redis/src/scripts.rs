@@ -242,6 +242,8 @@ pub(crate) struct Call {
     pub(crate) generation: u64,
     pub(crate) operation: Operation,
     command: Cmd,
+    /// The terms that it names, in their order.
+    terms: Vec<Terms>,
 }
 
 impl Call {
@@ -250,7 +252,7 @@ impl Call {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&operation.script().digest).arg(1).arg(keys.shard(shard));
         command.arg(now).arg(keys.installation()).arg(generation);
-        Self { shard, generation, operation, command }
+        Self { shard, generation, operation, command, terms: Vec::new() }
     }
 
     pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
@@ -327,7 +329,12 @@ impl Call {
         }
     }
 
+    /// Terms as limiter.lua reads them: 0 and all of them, or the number of the same ones that the call has already.
     pub(crate) fn terms(&mut self, terms: &Terms) -> &mut Self {
+        if let Some(index) = self.terms.iter().position(|known| known == terms) {
+            return self.arg(index + 1);
+        }
+        self.terms.push(terms.clone());
         let &Terms {
             version,
             suspended,
@@ -342,7 +349,7 @@ impl Call {
             of_keys,
             ref limits,
         } = terms;
-        self.version(version).arg(u8::from(suspended)).arg(max_in_flight);
+        self.arg(0).version(version).arg(u8::from(suspended)).arg(max_in_flight);
         self.not_before(held_until).not_before(released_at).limits(limits).arg(u8::from(is_adaptive));
         self.not_before(until.unwrap_or(Timestamp::MIN));
         let job = |group: Option<_>| group.map_or_else(String::new, |group| group_job(group).to_string());

@@ -296,6 +296,7 @@ macro_rules! queue_conformance {
             a_wake_pulls_a_parked_job_forward,
             a_job_with_only_replayed_deliveries_runs_soon_or_at_a_wake,
             a_later_wake_does_not_push_a_job_back,
+            a_later_wake_does_not_push_a_known_idle_job_back,
             a_wake_does_not_run_a_paced_job_early,
             a_stop_removes_the_job,
             a_wake_during_a_run_survives_its_stop,

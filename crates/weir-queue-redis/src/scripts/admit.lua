@@ -75,6 +75,7 @@ while more() do
   local id, version = text(), number()
   answer[#answer + 1] = admit(id, version, list(read_delivery))
 end
+end_issuing()
 -- For ten minutes: the caller repeats a call only while its claims last, and they do not last as long.
 redis.call('SET', admitted_by, cmsgpack.pack({ name = name, answer = answer }), 'PX', REMEMBERED_MS)
 return answer

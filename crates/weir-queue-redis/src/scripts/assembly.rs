@@ -13,6 +13,9 @@ struct Item {
     text: String,
 }
 
+/// The function of the base that ends each script that may have something left to do: only its last step knows all of it.
+const AT_END: &str = "write_moves";
+
 /// `base`: what every script begins with. Definitions of functions begin and end in the first column.
 pub(super) fn assemble(base: &[&str], rest: &[&str]) -> String {
     let (base, rest) = (items(base), items(rest));
@@ -29,7 +32,11 @@ pub(super) fn assemble(base: &[&str], rest: &[&str]) -> String {
     }
     let is_used = |item: &&Item| item.names.is_empty() || !item.names.is_disjoint(&used);
     let text = |items: &[Item]| items.iter().filter(is_used).map(|item| item.text.as_str()).collect::<String>();
-    format!("{}return (function()\n{}end)()\n", text(&base), text(&rest))
+    let (base_text, rest_text) = (text(&base), text(&rest));
+    match used.contains(AT_END) {
+        true => format!("{base_text}local answer = (function()\n{rest_text}end)()\n{AT_END}()\nreturn answer\n"),
+        false => format!("{base_text}return (function()\n{rest_text}end)()\n"),
+    }
 }
 
 fn items(parts: &[&str]) -> Vec<Item> {

@@ -107,6 +107,7 @@ local function enter_outer(id, group)
   local keeps = group.turn and now - (group.ran or 0) <= LONGEST_RUN
   local at = first_turn(id, group)
   join_turns(id, group, keeps and group.turn.at or at)
+  call_group(group.group, group_named(group.group), false)
 end
 
 -- Gives turns to the members that come first, and makes the group due for its next slots while others wait. `given`: how many
@@ -158,7 +159,7 @@ local function claim_group(id, group, due, given)
     CALLERS.promise(group.callers, math.min(of_callers, CALLERS.waiting(group)))
   end
   local waiting = CALLERS.waiting(group)
-  if redis.call('EXISTS', turns_of(id)) == 0 and waiting == 0 then
+  if waiting == 0 and not FLOWS.has_turns(id) then
     move_job(id, group, 'idle', nil)
   elseif is_full and waiting == 0 or not is_known(group) then
     -- The next settle, or the publication of what is unknown, calls it.
@@ -172,6 +173,7 @@ local function claim_group(id, group, due, given)
       schedule(id, group, next_due, next_due, false)
     else
       join_turns(id, group, group.turn.at)
+      call_group(group.group, group_named(group.group), false)
     end
   else
     local next_due = paced_due(group, others_in(id, group), now)
@@ -184,7 +186,7 @@ end
 -- Members that wait for their turn since this call. Some have it in the same call, and are saved then.
 FLOWS.joined = {}
 
-local due_groups = {}
+local due_groups, joined_groups = {}, {}
 local due = redis.call('ZRANGE', SCHEDULE, '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
 for index = 1, #due, 2 do
   local id, due_at = due[index], tonumber(due[index + 1])
@@ -196,13 +198,21 @@ for index = 1, #due, 2 do
     -- A member waits for its turn. Only a run that is to find its cursors, or to close a shard that it has left, does not.
     join_turns(id, job, first_turn(id, job))
     FLOWS.joined[id] = job
-    if FLOWS.is_due(group_of(id, job)) then
-      due_groups[#due_groups + 1] = { job.group, now }
+    if not joined_groups[job.group] then
+      joined_groups[job.group], joined_groups[#joined_groups + 1] = true, job.group
     end
   else
     -- A job without a floor may have been due for long, so it says nothing about the time of a run.
     job.run_since = job.phase == 'scheduled' and job.floor == job.due and job.due or nil
     lend(id, job, due_at, turn_of(id, job, 0))
+  end
+end
+-- Once, after all of their members.
+for _, id in ipairs(joined_groups) do
+  local group = group_named(id)
+  call_group(id, group, false)
+  if FLOWS.is_due(group) then
+    due_groups[#due_groups + 1] = { id, now }
   end
 end
 local index = 1
@@ -213,7 +223,7 @@ while due_groups[index] do
   if #leases < most and group.ran ~= now then
     if not FLOWS.takes_turns(group) then
       claim_group(id, group, due_at)
-    elseif group.phase ~= 'waiting' and redis.call('EXISTS', turns_of(id)) == 1 then
+    elseif group.phase ~= 'waiting' and FLOWS.has_turns(id) then
       enter_outer(id, group)
       if FLOWS.is_due(group_named(group.group)) then
         due_groups[#due_groups + 1] = { group.group, now }

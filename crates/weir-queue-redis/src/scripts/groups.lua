@@ -93,7 +93,7 @@ end
 function FLOWS.run_parked(id, group)
   local parked = redis.call('ZRANGE', FLOWS.parked_of(id), '-inf', group.edited_at, 'BYSCORE', 'LIMIT', 0, FLOWS.PART)
   for _, flow in ipairs(parked) do
-    redis.call('ZADD', SCHEDULE, now, flow)
+    move_in(SCHEDULE, flow, now)
   end
   if #parked > 0 then
     redis.call('ZREM', FLOWS.parked_of(id), unpack(parked))

@@ -26,12 +26,15 @@ end
 
 local slot_width, spacing
 do
-  -- Both by limit or cursor: they do not change, and each slot needs them several times.
-  local widths, spacings = {}, {}
+  -- Both by limit or cursor: they do not change, and each slot needs them several times. The cursors of the keys of a
+  -- destination are many, and under the same limits.
+  local widths, spacings, alike = {}, {}, {}
 
-  function slot_width(limit)
-    local width = widths[limit]
-    if not width then
+  local function measure(limit)
+    local margin = limit.margin or 0
+    local of = alike[limit.limit]
+    if not of or of.period ~= limit.period or of.burst ~= limit.burst or of.margin ~= margin then
+      local width
       if limit.period > SHAPED then
         width = ring_slot(limit)
       else
@@ -39,18 +42,19 @@ do
         local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
         width = is_apart and widest or NARROW_SLOT
       end
-      widths[limit] = width
+      of = { period = limit.period, burst = limit.burst, margin = margin, width = width, spacing = spacing_with(limit, width) }
+      alike[limit.limit] = of
     end
-    return width
+    widths[limit], spacings[limit] = of.width, of.spacing
+    return of
+  end
+
+  function slot_width(limit)
+    return widths[limit] or measure(limit).width
   end
 
   function spacing(limit)
-    local every = spacings[limit]
-    if not every then
-      every = spacing_with(limit, slot_width(limit))
-      spacings[limit] = every
-    end
-    return every
+    return spacings[limit] or measure(limit).spacing
   end
 end
 
@@ -665,14 +669,23 @@ local function read_limits()
   return limits
 end
 
+-- The terms of this call. Those of many publications are the same, and stand in it once.
+local terms_read = {}
+
 -- The terms of a destination: the settings that decide whether a slot is granted. `valid_until`: when the override ends
 -- that they come from; 0 for none. Those of a group name itself.
 local function read_terms()
-  return {
+  local known = terms_read[number()]
+  if known then
+    return known
+  end
+  local terms = {
     version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
     released_at = number(), limits = read_limits(), is_adaptive = number() == 1, valid_until = number(),
     group = text(), weight = number(), of_keys = number() == 1, outer = text(),
   }
+  terms_read[#terms_read + 1] = terms
+  return terms
 end
 
 -- Whether the job has newer terms than these.

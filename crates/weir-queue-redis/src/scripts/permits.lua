@@ -1,14 +1,5 @@
 -- Issues permits, by a run or without one.
 
--- Members of a sorted set in one command, far fewer than Lua can unpack.
-local MOST_MEMBERS = 500
-
-local function add_all(set, scored)
-  for from = 1, #scored, 2 * MOST_MEMBERS do
-    redis.call('ZADD', set, unpack(scored, from, math.min(from + 2 * MOST_MEMBERS - 1, #scored)))
-  end
-end
-
 -- The expected start of a slot behind those of `others` queued permits, if the last of them has its slot when it is expected.
 function FLOWS.start_behind(job, others)
   local start = slot_after(job, others, now)
@@ -53,6 +44,9 @@ function FLOWS.expected(job, shared, others, others_in)
   return expected
 end
 
+-- The jobs that got permits in this call, and the groups that they share.
+local busy, issued_in = {}, {}
+
 -- Appends permits for the first `count` deliveries of a batch to the delivery queue. With `paced` each permit says when
 -- its slot is expected, after the queued permits. Without it a worker asks for the slot as soon as it is ready.
 local function issue_permits(id, job, batch, count, paced)
@@ -82,20 +76,28 @@ local function issue_permits(id, job, batch, count, paced)
     local permit = struct.pack('>i8i8i8i8i8', generation, job.serial, delivery.expires, expected, now)
     redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
   end
-  add_all(queued, scored)
+  call_in_parts('ZADD', queued, scored)
   for index, name in ipairs(shared[1] and names_in_group(id, names) or {}) do
     scored[2 * index] = name
   end
   for _, group_id in ipairs(shared) do
     local group = groups[group_id]
-    add_all(queued_of(group_id), scored)
+    call_in_parts('ZADD', queued_of(group_id), scored)
     group.serial = group.serial + count
     group.permits_until = math.max(group.permits_until, job.permits_until)
-    redis.call('PEXPIREAT', queued_of(group_id), expiry(group.permits_until))
+    issued_in[group_id] = group
   end
-  -- The set expires a little after its last permit. Gauges and tidy.lua visit the destinations in BUSY.
+  -- The set expires a little after its last permit.
   redis.call('PEXPIREAT', queued, expiry(job.permits_until))
-  redis.call('SADD', BUSY, id)
+  busy[#busy + 1] = id
+end
+
+-- What is left to do once for all permits of a call. Gauges and tidy.lua visit the destinations in BUSY.
+local function end_issuing()
+  for id, group in pairs(issued_in) do
+    redis.call('PEXPIREAT', queued_of(id), expiry(group.permits_until))
+  end
+  call_in_parts('SADD', BUSY, busy)
 end
 
 -- The score stays text, because formatting a number costs more than the rest of the function.

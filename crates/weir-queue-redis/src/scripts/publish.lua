@@ -5,9 +5,10 @@
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each publication:
 --           the destination, the lease's epoch and version, a unique name of the publication
---           the terms that the run read, as a list of none or one: version, 1 when suspended, else 0, max_in_flight,
---             held until, released at, limits as a list of: limit, period, burst, margin; the minimum interval (0: none);
---             1 for a pace, else 0; when they end (0: never); the group or nothing, weight
+--           the terms that the run read, as a list of none or one: the number of the same ones in this call, or 0 and:
+--             version, 1 when suspended, else 0, max_in_flight, held until, released at, limits as a list of: limit, period,
+--             burst, margin; the minimum interval (0: none); 1 for a pace, else 0; when they end (0: never); the group or
+--             nothing, weight, 1 when it is the budget of limit keys, else 0, their limit group or nothing
 --           recovered cursors, as a list of none or one: last start (0: none), held until, the minimum interval (0:
 --             none), a list of: limit, period, burst, margin, since, spent; in the window shape then the latest bucket that
 --             is free again, and a list of: bucket, slots
@@ -138,6 +139,7 @@ local function requeue(job, run)
   elseif has_used_turn and waits_for_group(id, job, next_run) then
     -- It keeps its place: its run was under way.
     join_turns(id, job, had_turn and job.turn.at or first_turn(id, job))
+    call_group(job.group, group_of(id, job), false)
   -- Paced: the permits of this publication are queued by now, so the pace counts them.
   elseif next_run == 'paced' then
     local due = job.cursors and paced_due(job, redis.call('ZCARD', queued_of(id)), now) or now
@@ -195,6 +197,7 @@ local answer = { generation, false }
 while more() do
   answer[#answer + 1] = publish(read_publication())
 end
+end_issuing()
 save_groups()
 -- After all publications, because each can change it.
 answer[2] = earliest() or false

@@ -36,9 +36,16 @@ local function read_group()
   return { terms = read_terms(), recovered = list(read_limiter)[1] }
 end
 
+-- The terms that a group has followed in this call.
+local followed = {}
+
 -- The group follows newer terms. Its unknown cursors come only from the store: until then nobody gets a slot.
 local function follow_group(id, read)
+  if followed[id] == read.terms and not read.recovered then
+    return
+  end
   local group = group_named(id)
+  followed[id] = read.terms
   if not group.cursors and read.recovered then
     group.cursors = read.recovered
     hold_limiter(group.cursors, group.held_until)

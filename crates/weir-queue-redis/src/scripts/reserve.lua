@@ -24,7 +24,7 @@ local status, next_time, expected, slots = 0, 0, 0, {}
 
 -- No member has a backlog, a run under way, or a permit without a slot.
 local function nobody_else_waits()
-  return redis.call('EXISTS', turns_of(id)) == 0 and promised_by(group) == 0 and count_valid(queued_of(id)) == 0
+  return not FLOWS.has_turns(id) and promised_by(group) == 0 and count_valid(queued_of(id)) == 0
 end
 
 -- The end of the slot, or nothing and when to ask again.

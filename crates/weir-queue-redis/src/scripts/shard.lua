@@ -200,18 +200,26 @@ local function pull_back(limiter)
   end
 end
 
--- The table that a key holds; nil when the key is missing or holds anything else.
-local function read_packed(key)
-  local packed = redis.pcall('GET', key)
-  if type(packed) ~= 'string' then
-    return nil
-  end
+-- The string that a key holds; nil when the key is missing or holds anything else.
+local function string_at(key)
+  local held = redis.pcall('GET', key)
+  return type(held) == 'string' and held or nil
+end
+
+local function unpacked(packed)
   local is_read, value = pcall(cmsgpack.unpack, packed)
   return is_read and type(value) == 'table' and value or nil
 end
 
-local function load_job(id)
-  local job = read_packed(job_of(id))
+-- The table that a key holds; nil when the key is missing or holds anything else.
+local function read_packed(key)
+  local packed = string_at(key)
+  return packed and unpacked(packed)
+end
+
+-- `packed`: what its key holds, if the caller has read it.
+local function load_job(id, packed)
+  local job = packed and unpacked(packed) or not packed and read_packed(job_of(id))
   if job and job.generation == generation then
     if job.cursors then
       pull_back(job.cursors)
@@ -273,19 +281,67 @@ local function save_job(id, job)
   redis.call('SET', job_of(id), cmsgpack.pack(job), 'PXAT', expiry(needed_until(job)))
 end
 
+-- What this call changes in the schedule and in turn queues, by the key: for each member its score, or false when it leaves.
+-- A call may move hundreds of jobs, some of them twice, so the changes are written together: before a queue is read, and at
+-- the end (scripts/assembly.rs).
+local moves = {}
+
+local function move_in(queue, member, score)
+  local moved = moves[queue]
+  if not moved then
+    moved = {}
+    moves[queue] = moved
+  end
+  moved[member] = score
+end
+
+-- False or nil for one that is not in the queue.
+local function score_in(queue, member)
+  local score = moves[queue] and moves[queue][member]
+  if score == nil then
+    score = redis.call('ZSCORE', queue, member)
+  end
+  return score
+end
+
+-- As many arguments in one command, far fewer than Lua can unpack.
+local MOST_ARGUMENTS = 1000
+
+local function call_in_parts(command, key, arguments)
+  for from = 1, #arguments, MOST_ARGUMENTS do
+    redis.call(command, key, unpack(arguments, from, math.min(from + MOST_ARGUMENTS - 1, #arguments)))
+  end
+end
+
+local function write_moves()
+  for queue, moved in pairs(moves) do
+    local scored, left = {}, {}
+    for member, score in pairs(moved) do
+      if score then
+        scored[#scored + 1] = score
+        scored[#scored + 1] = member
+      else
+        left[#left + 1] = member
+      end
+    end
+    call_in_parts('ZREM', queue, left)
+    call_in_parts('ZADD', queue, scored)
+    if scored[1] and queue ~= SCHEDULE then
+      redis.call('PEXPIREAT', queue, expiry(now + WAITING_KEPT))
+    end
+  end
+  moves = {}
+end
+
 -- The only function that changes a phase, so that job, schedule and turn queue agree.
 local function move_job(id, job, phase, due)
   if job.phase == 'waiting' then
-    redis.call('ZREM', turns_of(job.group), id)
+    move_in(turns_of(job.group), id, false)
   end
   FLOWS.unpark(id, job)
   job.phase = phase
   job.due = due
-  if due then
-    redis.call('ZADD', SCHEDULE, due, id)
-  else
-    redis.call('ZREM', SCHEDULE, id)
-  end
+  move_in(SCHEDULE, id, due or false)
 end
 
 -- The job runs when its terms end, if not before: they are over then. A group is not leased, so one whose terms are over
@@ -301,6 +357,7 @@ end
 
 -- The shard's earliest due time; nil when nothing is scheduled.
 local function earliest()
+  write_moves()
   return tonumber(redis.call('ZRANGE', SCHEDULE, 0, 0, 'WITHSCORES')[2])
 end
 

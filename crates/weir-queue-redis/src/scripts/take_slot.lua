@@ -48,7 +48,13 @@ local function expiries(requests)
   return queued, in_flight or {}
 end
 
-local function put_in_flight(id, job, permits, scored)
+-- `sending`: how many others are in flight; nil when that was not counted.
+local function put_in_flight(id, job, permits, scored, sending)
+  -- All that are queued, and nothing else: the set is the other one from now on, and expires as it would.
+  if sending == 0 and redis.call('ZCARD', queued_of(id)) == #permits then
+    redis.call('RENAME', queued_of(id), in_flight_of(id))
+    return
+  end
   redis.call('ZREM', queued_of(id), unpack(permits))
   redis.call('ZADD', in_flight_of(id), unpack(scored))
   redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
@@ -173,7 +179,7 @@ local function grant_all(requests)
     answer[offset], answer[offset + 1] = slot_start, slot_end
   end
   if #granted > 0 then
-    put_in_flight(id, job, granted, scored)
+    put_in_flight(id, job, granted, scored, sending - #granted)
     if shared[1] then
       put_in_flight_there(id, shared, granted, scored)
     end

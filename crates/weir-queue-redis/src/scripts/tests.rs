@@ -95,12 +95,7 @@ fn in_rust(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
 
 fn in_lua(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
     let source = assemble(&[&constants(), ARGUMENTS], &[LIMITER, PLAY]);
-    let mut call = Call {
-        shard: Shard::of(DestinationId::from_bytes([0; 16])),
-        generation: 0,
-        operation: Operation::Begin,
-        command: redis::cmd("EVAL"),
-    };
+    let mut call = eval();
     // No keys, and no time, installation and generation of a caller.
     call.arg(source).arg(0).arg(0).arg("").arg(0).arg(first.len());
     for limits in first {
@@ -123,6 +118,16 @@ fn in_lua(first: &[RateLimits], steps: &[Step]) -> Vec<Slot> {
     }
     let times: Vec<i64> = call.command.query(&mut connection()).unwrap();
     times.chunks(2).map(|slot| Slot { start: from_micros(slot[0]), end: from_micros(slot[1]) }).collect()
+}
+
+fn eval() -> Call {
+    Call {
+        shard: Shard::of(DestinationId::from_bytes([0; 16])),
+        generation: 0,
+        operation: Operation::Begin,
+        command: redis::cmd("EVAL"),
+        terms: Vec::new(),
+    }
 }
 
 /// Takes the next slot.
@@ -149,6 +154,27 @@ fn every_script_compiles() {
         let loaded: Result<String, _> = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection);
         assert_eq!(loaded.as_ref(), Ok(digest), "{operation:?}");
     }
+}
+
+/// Otherwise a job would be in the schedule by its phase, and in no schedule.
+#[test]
+fn every_script_that_moves_jobs_writes_what_it_has_moved_at_its_end() {
+    for operation in Operation::iter() {
+        let source = &operation.script().source;
+        let ends = source.ends_with("end)()\nwrite_moves()\nreturn answer\n");
+        assert_eq!(source.contains("function move_in("), ends, "{operation:?}");
+    }
+}
+
+#[test]
+fn terms_that_a_call_has_already_are_named_by_their_number() {
+    let mut call = eval();
+    let [one, other] = [1, 2].map(|weight| Terms { weight, ..Terms::deleted(late()) });
+    call.terms(&one).terms(&other);
+    let before = call.command.args_iter().count();
+    call.terms(&other).terms(&one);
+    let named: Vec<_> = call.command.args_iter().skip(before).collect();
+    assert!(matches!(named[..], [Arg::Simple(b"2"), Arg::Simple(b"1")]));
 }
 
 #[test]

@@ -66,10 +66,10 @@ end
 -- Makes the entry of a group due for its next free slot: CADENCE after its last claim, or sooner where turns were left.
 local function call_group(id, group, sooner)
   -- It waits for its turn in the limit group.
-  if group.phase == 'waiting' and FLOWS.takes_turns(group) and redis.call('ZSCORE', turns_of(group.group), id) then
+  if group.phase == 'waiting' and FLOWS.takes_turns(group) and score_in(turns_of(group.group), id) then
     return
   end
-  local is_scheduled = group.phase == 'scheduled' and redis.call('ZSCORE', SCHEDULE, id)
+  local is_scheduled = group.phase == 'scheduled' and score_in(SCHEDULE, id)
   local earliest_due = now
   if not sooner and not FLOWS.takes_turns(group) then
     earliest_due = math.max(now, math.min(group.ran or 0, now) + CADENCE)
@@ -85,14 +85,11 @@ local function call_group(id, group, sooner)
   end
 end
 
--- Puts a job into the turn queue of its group.
+-- Puts a job into the turn queue of its group, which is to be called then.
 local function join_turns(id, job, at)
-  local group, turns = group_of(id, job), turns_of(job.group)
   job.turn = { at = at }
   move_job(id, job, 'waiting', nil)
-  redis.call('ZADD', turns, at, id)
-  redis.call('PEXPIREAT', turns, expiry(now + WAITING_KEPT))
-  call_group(job.group, group, false)
+  move_in(turns_of(job.group), id, at)
 end
 
 -- The turn of a job that comes back with a backlog: it begins at the virtual time.
@@ -108,6 +105,12 @@ local function first_turn(id, job)
   return math.max(at, virtual_time)
 end
 
+-- Whether members wait in a group.
+function FLOWS.has_turns(id)
+  write_moves()
+  return redis.call('EXISTS', turns_of(id)) == 1
+end
+
 -- Whether a group is to be claimed now.
 function FLOWS.is_due(group)
   return (group.due or math.huge) <= now or (group.hurried or 0) > 0
@@ -115,7 +118,7 @@ end
 
 -- Calls a group if members wait in it. A group that waits for room is called only `sooner`, when there is some.
 local function call_waiting(id, sooner)
-  if redis.call('EXISTS', turns_of(id)) == 1 or CALLERS.waiting(group_named(id)) > 0 then
+  if FLOWS.has_turns(id) or CALLERS.waiting(group_named(id)) > 0 then
     call_group(id, group_named(id), sooner)
   end
 end
@@ -175,6 +178,7 @@ end
 local function give_turns(id, group, open, most)
   local flows, needed = {}, is_known(group) and open and (group.suspended and most or math.min(open, most)) or 1
   open = open or 0
+  write_moves()
   local waiting = needed > 0 and redis.call('ZRANGE', turns_of(id), 0, needed - 1, 'WITHSCORES') or {}
   for index = 1, #waiting, 2 do
     local job = groups[waiting[index]] or FLOWS.joined and FLOWS.joined[waiting[index]] or load_job(waiting[index])
@@ -184,7 +188,7 @@ local function give_turns(id, group, open, most)
     if job.phase == 'waiting' and job.group == id then
       flows[#flows + 1] = { id = waiting[index], job = job, at = tonumber(waiting[index + 1]), count = 0 }
     else
-      redis.call('ZREM', turns_of(id), waiting[index])
+      move_in(turns_of(id), waiting[index], false)
     end
   end
   if open > #flows and CALLERS.waiting(group) == 0 then

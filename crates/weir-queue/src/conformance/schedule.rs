@@ -47,6 +47,13 @@ pub async fn a_later_wake_does_not_push_a_job_back(subject: Subject) {
     subject.claim().await;
 }
 
+pub async fn a_later_wake_does_not_push_a_known_idle_job_back(subject: Subject) {
+    subject.permits(per_second(10), 1, NextRun::Stop).await;
+    subject.wake(subject.clock.now()).await;
+    subject.wake(subject.clock.now() + Duration::from_secs(3_600)).await;
+    subject.claim().await;
+}
+
 pub async fn a_wake_does_not_run_a_paced_job_early(subject: Subject) {
     subject.permits(per_second(1), 1, NextRun::Paced).await;
     subject.wake(subject.clock.now()).await;
