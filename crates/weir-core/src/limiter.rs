@@ -85,7 +85,9 @@ impl Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitCursor {
     pub limit: RateLimit,
+    /// Both follow from the limit, and each slot needs them.
     spacing: Duration,
+    slot_width: Duration,
     /// After this instant one spent token is returned every T.
     pub since: Timestamp,
     /// Tokens spent at `since`, at most the burst.
@@ -94,7 +96,7 @@ pub struct LimitCursor {
 
 impl LimitCursor {
     pub fn new(limit: RateLimit, since: Timestamp, spent: u32) -> Self {
-        Self { limit, spacing: limit.spacing(), since, spent }
+        Self { limit, spacing: limit.spacing(), slot_width: limit.slot_width(), since, spent }
     }
 
     /// The cursor after a loss, from the start of the last send, if there was one. The burst then counts as spent.
@@ -104,11 +106,15 @@ impl LimitCursor {
 
     /// The same cursor at `now`, with the tokens that have been returned by then.
     pub(crate) fn at(self, now: Timestamp) -> Self {
-        let returned = times(now.since(self.since), self.spacing);
-        if returned < self.spent {
-            Self { since: self.since + self.spacing * returned, spent: self.spent - returned, ..self }
-        } else {
+        let passed = now.since(self.since);
+        // Usually all tokens are back, or none is. A division takes longer than all of the rest.
+        if passed >= self.spacing.saturating_mul(self.spent) {
             Self { since: now.max(self.since), spent: 0, ..self }
+        } else if passed < self.spacing {
+            self
+        } else {
+            let returned = times(passed, self.spacing);
+            Self { since: self.since + self.spacing * returned, spent: self.spent - returned, ..self }
         }
     }
 
@@ -352,8 +358,8 @@ impl Limiter {
 
     /// The width of the destination's slots.
     pub fn slot_width(&self) -> Duration {
-        let of_rings = self.live_rings().map(|ring| &ring.limit);
-        limit::slot_width(self.cursors.iter().map(|cursor| &cursor.limit).chain(of_rings), self.min_interval)
+        let of_rings = self.live_rings().map(|ring| ring.limit.slot_width());
+        limit::slot_width(self.cursors.iter().map(|cursor| cursor.slot_width).chain(of_rings), self.min_interval)
     }
 
     /// The least time between two slot starts by the minimum interval, if there is one.

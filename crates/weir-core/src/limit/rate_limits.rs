@@ -58,11 +58,8 @@ impl MinInterval {
 
 /// The width of the slots of a destination: that of its narrowest limit, and less with a minimum interval. Slots of
 /// every width up to its own keep a limit.
-pub(crate) fn slot_width<'l>(
-    of_periods: impl IntoIterator<Item = &'l RateLimit>,
-    min_interval: Option<MinInterval>,
-) -> Duration {
-    let ordinary = of_periods.into_iter().map(RateLimit::slot_width).min();
+pub(crate) fn slot_width(of_limits: impl Iterator<Item = Duration>, min_interval: Option<MinInterval>) -> Duration {
+    let ordinary = of_limits.min();
     match min_interval {
         Some(interval) => interval.slot_width(ordinary.unwrap_or(NARROW_SLOT)),
         None => ordinary.unwrap_or(UNLIMITED_SLOT_WIDTH),
@@ -172,7 +169,7 @@ impl RateLimits {
 
     /// The same for sends of this mean cost.
     pub fn strictest_at(&self, cost: f64) -> Option<(f64, Bound)> {
-        let width = slot_width(&self.of_periods, self.min_interval);
+        let width = slot_width(self.of_periods.iter().map(RateLimit::slot_width), self.min_interval);
         let of_interval = self.min_interval.map(|interval| {
             let spacing = interval.as_duration() + width;
             (1.0 / spacing.as_secs_f64(), Bound::MinInterval(interval))

@@ -13,7 +13,7 @@ struct Item {
     text: String,
 }
 
-/// The function of the base that ends each script that may have something left to do: only its last step knows all of it.
+/// The function of the base that ends each script that has its block: what is still to be written.
 const AT_END: &str = "write_moves";
 
 /// `base`: what every script begins with. Definitions of functions begin and end in the first column.

@@ -281,29 +281,6 @@ local function save_job(id, job)
   redis.call('SET', job_of(id), cmsgpack.pack(job), 'PXAT', expiry(needed_until(job)))
 end
 
--- What this call changes in the schedule and in turn queues, by the key: for each member its score, or false when it leaves.
--- A call may move hundreds of jobs, some of them twice, so the changes are written together: before a queue is read, and at
--- the end (scripts/assembly.rs).
-local moves = {}
-
-local function move_in(queue, member, score)
-  local moved = moves[queue]
-  if not moved then
-    moved = {}
-    moves[queue] = moved
-  end
-  moved[member] = score
-end
-
--- False or nil for one that is not in the queue.
-local function score_in(queue, member)
-  local score = moves[queue] and moves[queue][member]
-  if score == nil then
-    score = redis.call('ZSCORE', queue, member)
-  end
-  return score
-end
-
 -- As many arguments in one command, far fewer than Lua can unpack.
 local MOST_ARGUMENTS = 1000
 
@@ -313,24 +290,50 @@ local function call_in_parts(command, key, arguments)
   end
 end
 
-local function write_moves()
-  for queue, moved in pairs(moves) do
-    local scored, left = {}, {}
-    for member, score in pairs(moved) do
-      if score then
-        scored[#scored + 1] = score
-        scored[#scored + 1] = member
-      else
-        left[#left + 1] = member
+-- A call may move hundreds of jobs, some of them twice, so its moves are written together: before a queue is read, and at
+-- the end of each script that has this block (scripts/assembly.rs).
+local move_in, score_in, write_moves
+do
+  -- What changes in the schedule and in turn queues, by the key: for each member its score, or false when it leaves.
+  local moves = {}
+
+  function move_in(queue, member, score)
+    local moved = moves[queue]
+    if not moved then
+      moved = {}
+      moves[queue] = moved
+    end
+    moved[member] = score
+  end
+
+  -- False or nil for one that is not in the queue.
+  function score_in(queue, member)
+    local score = moves[queue] and moves[queue][member]
+    if score == nil then
+      score = redis.call('ZSCORE', queue, member)
+    end
+    return score
+  end
+
+  function write_moves()
+    for queue, moved in pairs(moves) do
+      local scored, left = {}, {}
+      for member, score in pairs(moved) do
+        if score then
+          scored[#scored + 1] = score
+          scored[#scored + 1] = member
+        else
+          left[#left + 1] = member
+        end
+      end
+      call_in_parts('ZREM', queue, left)
+      call_in_parts('ZADD', queue, scored)
+      if scored[1] and queue ~= SCHEDULE then
+        redis.call('PEXPIREAT', queue, expiry(now + WAITING_KEPT))
       end
     end
-    call_in_parts('ZREM', queue, left)
-    call_in_parts('ZADD', queue, scored)
-    if scored[1] and queue ~= SCHEDULE then
-      redis.call('PEXPIREAT', queue, expiry(now + WAITING_KEPT))
-    end
+    moves = {}
   end
-  moves = {}
 end
 
 -- The only function that changes a phase, so that job, schedule and turn queue agree.

@@ -48,7 +48,7 @@ local function expiries(requests)
   return queued, in_flight or {}
 end
 
--- `sending`: how many others are in flight; nil when that was not counted.
+-- `sending`: how many others are in flight.
 local function put_in_flight(id, job, permits, scored, sending)
   -- All that are queued, and nothing else: the set is the other one from now on, and expires as it would.
   if sending == 0 and redis.call('ZCARD', queued_of(id)) == #permits then
@@ -194,7 +194,7 @@ for _, requests in ipairs(read_requests()) do
   grant_all(requests)
 end
 for group, moved in pairs(moved_in) do
-  put_in_flight(group, groups[group], moved.names, moved.scored)
+  put_in_flight(group, groups[group], moved.names, moved.scored, redis.call('ZCARD', in_flight_of(group)))
 end
 save_groups()
 for _, part in ipairs(paced) do
