@@ -13,7 +13,7 @@
 mod source;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -115,6 +115,8 @@ fn circles(arrows: &BTreeMap<PathBuf, Arrows>) -> BTreeSet<BTreeSet<PathBuf>> {
 /// The modules of a crate. An inline module is a module of its own in the file of its parent.
 struct Crate {
     modules: BTreeMap<Module, (PathBuf, Source)>,
+    /// Each definition with its file.
+    defined: HashSet<(PathBuf, String)>,
 }
 
 impl Crate {
@@ -132,7 +134,11 @@ impl Crate {
                 modules.insert(module, (file.clone(), source));
             }
         }
-        Self { modules }
+        let of = |(file, source): &(PathBuf, Source)| {
+            source.definitions.iter().map(|name| (file.clone(), name.clone())).collect::<Vec<_>>()
+        };
+        let defined = modules.values().flat_map(of).collect();
+        Self { modules, defined }
     }
 
     /// For each file the files whose definitions it names.
@@ -196,7 +202,7 @@ impl Crate {
             let target: Vec<_> = import.path.iter().chain(longer).cloned().collect();
             let is_glob = import.name == "*";
             match self.definition(module, &target, depth + 1) {
-                Some(found) if !is_glob || self.defines(&found) => return Some(found),
+                Some(found) if !is_glob || self.defined.contains(&found) => return Some(found),
                 _ if is_glob => {}
                 // From another crate.
                 _ => return None,
@@ -204,9 +210,5 @@ impl Crate {
         }
         // Made by a macro.
         Some((file.clone(), first.clone()))
-    }
-
-    fn defines(&self, (file, name): &(PathBuf, String)) -> bool {
-        self.modules.values().any(|(at, source)| at == file && source.definitions.contains(name))
     }
 }
