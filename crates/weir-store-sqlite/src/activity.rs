@@ -12,7 +12,7 @@ use crate::{
     edit::Durable,
     error::Result,
     history::WhereClause,
-    sql::{Values, execute, query},
+    sql::{Values, execute, query, values},
     transaction::Transaction,
 };
 
@@ -47,9 +47,7 @@ impl ActivityLog for SqliteStore {
 
     async fn keyed_answer(&self, key: [u8; 32], kept_from: Timestamp) -> StoreResult<Option<KeyedAnswer>> {
         let sql = format!("SELECT {ANSWER_COLUMNS} FROM keyed_answers WHERE key = ? AND at >= ?");
-        let mut values = Values::default();
-        values.blob(&key).int(kept_from.as_nanos());
-        Ok(self.read(sql, values, keyed_answer).await?.pop())
+        Ok(self.read(sql, values![&key, kept_from], keyed_answer).await?.pop())
     }
 
     async fn prune_activity(&self, activity_before: Timestamp, answers_before: Timestamp) -> StoreResult<u64> {
@@ -69,36 +67,36 @@ pub(crate) fn page_sql(filter: &ActivityFilter, page: PageRequest) -> (String, V
         let marks = vec!["?"; tenants.len()].join(", ");
         let values = conditions.add(&format!("tenant IS NOT NULL AND tenant IN ({marks})"));
         for tenant in tenants {
-            values.text(tenant);
+            values.bind(tenant);
         }
     }
     match &filter.actor {
         Some(ActorFilter::Name(name)) => {
             index = "INDEXED BY activity_of_actor";
-            conditions.add("actor = ?").text(name);
+            conditions.add("actor = ?").bind(name);
         }
         Some(ActorFilter::Key(id)) => {
-            conditions.add("key_id = ?").blob(id.as_bytes());
+            conditions.add("key_id = ?").bind(id.as_bytes());
         }
         None => {}
     }
     if let Some(id) = &filter.destination_id {
         index = "INDEXED BY activity_of_destination";
-        conditions.add("destination_id IS NOT NULL AND destination_id = ?").blob(id.as_bytes());
+        conditions.add("destination_id IS NOT NULL AND destination_id = ?").bind(id.as_bytes());
     }
     if let Some(before) = page.before {
-        conditions.add("id < ?").owned_blob(before);
+        conditions.add("id < ?").bind(before);
     }
     // Ids have only milliseconds, so the exact times follow.
     if let Some(from) = filter.from {
-        conditions.add("id >= ?").owned_blob(first_id(from.as_millis()));
-        conditions.add("at >= ?").int(from.as_nanos());
+        conditions.add("id >= ?").bind(first_id(from.as_millis()));
+        conditions.add("at >= ?").bind(from);
     }
     if let Some(to) = filter.to {
-        conditions.add("id < ?").owned_blob(first_id(to.as_millis().saturating_add(1)));
-        conditions.add("at < ?").int(to.as_nanos());
+        conditions.add("id < ?").bind(first_id(to.as_millis().saturating_add(1)));
+        conditions.add("at < ?").bind(to);
     }
-    conditions.values.int(i64::from(page.limit) + 1);
+    conditions.values.bind(i64::from(page.limit) + 1);
     let terms = conditions.sql;
     let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM activity {index} WHERE {terms} ORDER BY id DESC LIMIT +?");
     (sql, conditions.values)
@@ -108,13 +106,10 @@ impl Transaction<'_, '_> {
     pub(crate) fn record(&mut self, activity: &Activity) -> Result<()> {
         let mut values = Values::default();
         for id in activity_ids(activity) {
-            match id {
-                Some(id) => values.blob(id),
-                None => values.nulls(1),
-            };
+            values.bind(id);
         }
         for value in activity_values(activity) {
-            values.value(value);
+            values.bind(value);
         }
         execute(self.connection, RECORD, &values).map(drop)
     }
@@ -151,9 +146,7 @@ impl Transaction<'_, '_> {
 
     /// Stores an answer. If its key has one already, that is returned instead.
     fn answer(&mut self, answer: &KeyedAnswer) -> Result<Option<KeyedAnswer>> {
-        let mut values = Values::default();
-        values.blob(&answer.key).blob(&answer.request).text(&answer.answer).int(answer.at.as_nanos());
-        values.int(answer.at.before(ANSWERS_KEPT).as_nanos());
+        let values = values![&answer.key, &answer.request, &answer.answer, answer.at, answer.at.before(ANSWERS_KEPT)];
         if execute(self.connection, ANSWER, &values)? == 1 {
             return Ok(None);
         }
@@ -169,17 +162,12 @@ impl Transaction<'_, '_> {
 
     fn answer_of(&self, answer: &KeyedAnswer) -> Result<Option<KeyedAnswer>> {
         let sql = format!("SELECT {ANSWER_COLUMNS} FROM keyed_answers WHERE key = ?");
-        let mut values = Values::default();
-        values.blob(&answer.key);
-        Ok(query(self.connection, &sql, &values, |row| keyed_answer(row))?.pop())
+        Ok(query(self.connection, &sql, &values![&answer.key], |row| keyed_answer(row))?.pop())
     }
 
     fn prune_activity(&mut self, activity_before: Timestamp, answers_before: Timestamp) -> Result<u64> {
-        let mut old = Values::default();
-        old.owned_blob(first_id(activity_before.as_millis())).int(STEP);
+        let old = values![first_id(activity_before.as_millis()), STEP];
         let activities = execute(self.connection, PRUNE_ACTIVITY, &old)?;
-        let mut old = Values::default();
-        old.int(answers_before.as_nanos()).int(STEP);
-        Ok(activities + execute(self.connection, PRUNE_ANSWERS, &old)?)
+        Ok(activities + execute(self.connection, PRUNE_ANSWERS, &values![answers_before, STEP])?)
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     edit::Durable,
     error::Result,
     policies::OF_ALERTS,
-    sql::{Values, execute, fetch},
+    sql::{Values, execute, fetch, values},
     transaction::Transaction,
 };
 
@@ -137,7 +137,7 @@ impl Alerting for SqliteStore {
     }
 
     async fn installation_alerts(&self) -> StoreResult<(u64, AlertRecord)> {
-        let values = Values::id(INSTALLATION.as_bytes());
+        let values = values![INSTALLATION.as_bytes()];
         let found = fetch(&self.readers, ALERTS_OF_INSTALLATION, values, read_alert_record).await?;
         Ok(found.into_iter().next().map(|(_, version, record)| (version, record)).unwrap_or_default())
     }
@@ -165,8 +165,7 @@ fn read_alert_record(row: &SqliteRow) -> Result<(DestinationId, u64, AlertRecord
 
 impl Transaction<'_, '_> {
     pub(crate) fn record_alerts(&mut self, id: DestinationId, version: u64, record: &AlertRecord) -> Result<bool> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes()).int(version as i64 + 1).owned_text(serde_json::to_string(record)?);
+        let values = values![id.as_bytes(), version as i64 + 1, serde_json::to_string(record)?];
         Ok(execute(self.connection, RECORD_ALERTS, &values)? == 1)
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Values, execute, query},
+    sql::{Values, execute, query, values},
     transaction::Transaction,
 };
 
@@ -69,30 +69,23 @@ impl Transaction<'_, '_> {
     fn create_api_key(&mut self, key: &ApiKey) -> Result<()> {
         let tenants = tenants_json(&key.tenants);
         let mut values = Values::default();
-        values.blob(key.id.as_bytes()).text(&key.name).text(key.role.as_str()).optional_text(tenants.as_deref());
-        values.blob(&key.digest).int(key.created_at.as_nanos()).optional_int(key.expires_at.map(|at| at.as_nanos()));
+        values.bind(key.id.as_bytes()).bind(&key.name).bind(key.role.as_str()).bind(tenants.as_deref());
+        values.bind(&key.digest).bind(key.created_at).bind(key.expires_at);
         execute(self.connection, INSERT, &values)?;
         let Some(maker) = &key.created_by else { return Ok(()) };
-        let mut values = Values::default();
-        values
-            .blob(key.id.as_bytes())
-            .text(maker.name())
-            .optional_blob(maker.key_id().map(|id| id.as_bytes().to_vec()));
+        let values = values![key.id.as_bytes(), maker.name(), maker.key_id().map(|id| id.as_bytes().to_vec())];
         execute(self.connection, NAME_MAKER, &values).map(drop)
     }
 
     fn record_key_uses(&mut self, uses: &[KeyUse]) -> Result<()> {
         for KeyUse { id, at } in uses {
-            let mut values = Values::default();
-            values.int(at.as_nanos()).blob(id.as_bytes());
-            execute(self.connection, RECORD_USE, &values)?;
+            execute(self.connection, RECORD_USE, &values![at, id.as_bytes()])?;
         }
         Ok(())
     }
 
     fn delete_api_key(&mut self, id: ApiKeyId) -> Result<bool> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes());
+        let values = values![id.as_bytes()];
         let is_deleted = execute(self.connection, DELETE, &values)? == 1;
         for delete in DELETE_BESIDE {
             execute(self.connection, delete, &values)?;
@@ -102,9 +95,7 @@ impl Transaction<'_, '_> {
 
     /// Keeps a secret if there is none, and returns the kept one.
     fn keep_session_secret(&mut self, proposed: &SessionSecret) -> Result<SessionSecret> {
-        let mut values = Values::default();
-        values.blob(proposed);
-        execute(self.connection, KEEP_SESSION_SECRET, &values)?;
+        execute(self.connection, KEEP_SESSION_SECRET, &values![proposed])?;
         let kept = query(self.connection, SESSION_SECRET, &Values::default(), |row| session_secret(row))?.pop();
         Ok(kept.ok_or(Corrupt("the secret of sessions"))?)
     }

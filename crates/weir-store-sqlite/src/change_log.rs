@@ -121,11 +121,11 @@ impl ChangeLog {
         let counts: Vec<_> = self.counts.iter().collect();
         for part in counts.chunks(MAX_ROWS) {
             let (sql, values) = APPEND_COUNTS.of(Values::default(), part, |values, ((destination_id, at), change)| {
-                values.blob(destination_id.as_bytes()).int(at.as_nanos());
+                values.bind(destination_id.as_bytes()).bind(at);
                 for deliveries in change.states {
-                    values.int(deliveries);
+                    values.bind(deliveries);
                 }
-                values.int(change.arrivals);
+                values.bind(change.arrivals);
             });
             execute(connection, &sql, &values)?;
         }
@@ -139,12 +139,12 @@ impl ChangeLog {
         for part in attempts.collect::<Result<Vec<_>>>()?.chunks(MAX_ROWS) {
             let (sql, values) = APPEND_TRAFFIC.of(Values::default(), part, |values, one| {
                 let ((destination_id, at), traffic, last_success_at, latencies, numbers) = one;
-                values.blob(destination_id.as_bytes()).int(at.as_nanos());
+                values.bind(destination_id.as_bytes()).bind(at);
                 for number in [traffic.sends, traffic.delivered, traffic.failed, traffic.dead, traffic.throttled] {
-                    values.int(number as i64);
+                    values.bind(number as i64);
                 }
-                values.optional_int(last_success_at.map(Timestamp::as_nanos));
-                values.text(latencies).text(numbers);
+                values.bind(**last_success_at);
+                values.bind(latencies).bind(numbers);
             });
             execute(connection, &sql, &values)?;
         }

@@ -18,7 +18,7 @@ use crate::{
     SqliteStore,
     commit_batch::Claiming,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, fetch, query, visit_rows},
+    sql::{Batch, MAX_ROWS, fetch, query, values, visit_rows},
     transaction::Transaction,
 };
 
@@ -116,8 +116,7 @@ impl SqliteStore {
             if request.flow != ClaimedFlow::Keyless {
                 continue;
             }
-            let mut values = Values::id(request.destination_id.as_bytes());
-            values.int(is_replay.into()).int(KEYLESS_LOOKED_AT.into());
+            let values = values![request.destination_id.as_bytes(), is_replay, KEYLESS_LOOKED_AT];
             if fetch(&self.readers, HAS_KEYLESS, values, |_| Ok(())).await?.is_empty() {
                 idle.resize(requests.len(), false);
                 idle[index] = true;
@@ -178,11 +177,9 @@ impl Transaction<'_, '_> {
             ClaimedFlow::Key(_) => (OLDEST_DUE_OF_FLOW, wanted as i64 + 1),
             ClaimedFlow::Keyless => (OLDEST_DUE_KEYLESS, KEYLESS_LOOKED_AT.into()),
         };
-        let mut values = Values::default();
-        values.blob(flow_id.as_bytes()).int(is_replay.into()).int(rows);
         // Read in the order of due times, up to the limit or to the first delivery that is not due yet.
         let (mut taken, mut expired) = (Vec::with_capacity(wanted), Vec::new());
-        visit_rows(self.connection, oldest_due, &values, |row| {
+        visit_rows(self.connection, oldest_due, &values![flow_id.as_bytes(), is_replay, rows], |row| {
             let due = row.time(1)?;
             let scanned = taken.len() + expired.len();
             if scanned == wanted || due > now {
@@ -216,10 +213,8 @@ impl Transaction<'_, '_> {
 
     fn take(&self, taken: &[DueDelivery], expires_at: Timestamp, now: Timestamp) -> Result<()> {
         for part in taken.chunks(MAX_ROWS) {
-            let mut values = Values::default();
-            values.int(expires_at.as_nanos()).int(now.as_nanos());
-            let (sql, values) = CLAIM.of(values, part, |values, delivery| {
-                values.blob(delivery.id.as_bytes());
+            let (sql, values) = CLAIM.of(values![expires_at, now], part, |values, delivery| {
+                values.bind(delivery.id.as_bytes());
             });
             self.move_on(&sql, &values, part.len())?;
         }
@@ -248,10 +243,8 @@ impl Transaction<'_, '_> {
         if let Some(body) = self.bodies.take(id) {
             return Ok(ClaimedBody::Inline(body));
         }
-        Ok(query(self.connection, BODY, &Values::id(id.as_bytes()), |row| {
-            rows::claimed_body(row, 0, id, self.keyring)
-        })?
-        .pop()
-        .ok_or(Corrupt("a body"))?)
+        Ok(query(self.connection, BODY, &values![id.as_bytes()], |row| rows::claimed_body(row, 0, id, self.keyring))?
+            .pop()
+            .ok_or(Corrupt("a body"))?)
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     edit::Durable,
     error::Result,
     flow_statements::{LIVE_DUE, LIVE_DUE_OF_FLOW, PLACES, PLACES_OF_FLOW},
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query, values},
     transaction::Transaction,
 };
 
@@ -128,17 +128,14 @@ impl Counters for SqliteStore {
             if limit_key::is_of_key(id) { (&PLACES_OF_FLOW, LIVE_DUE_OF_FLOW) } else { (&PLACES, LIVE_DUE) };
         let mut positions = DuePositions::default();
         for part in deliveries.chunks(MAX_ROWS) {
-            let mut values = Values::default();
-            values.blob(id.as_bytes()).int(most).blob(id.as_bytes()).int(most);
+            let values = values![id.as_bytes(), most, id.as_bytes(), most];
             let (sql, values) = of_places.of(values, part, |values, delivery| {
-                values.blob(delivery.as_bytes());
+                values.bind(delivery.as_bytes());
             });
             positions.found.extend(fetch(&self.readers, sql, values, rows::due_position).await?);
         }
         if positions.found.values().any(|position| position.is_replay) {
-            let mut values = Values::id(id.as_bytes());
-            values.int(now.as_nanos()).int(most);
-            let counted = fetch(&self.readers, live_due, values, |row| row.count(0)).await?;
+            let counted = fetch(&self.readers, live_due, values![id.as_bytes(), now, most], |row| row.count(0)).await?;
             positions.live_due = counted.first().copied().unwrap_or(0);
         }
         Ok(positions)
@@ -152,11 +149,9 @@ impl Counters for SqliteStore {
 
 impl Transaction<'_, '_> {
     fn fold_changes(&mut self) -> Result<u64> {
-        let mut step = Values::default();
-        step.int(i64::from(FOLDED_AT_ONCE) - 1);
+        let step = values![i64::from(FOLDED_AT_ONCE) - 1];
         let last = query(self.connection, LAST_OF_STEP, &step, |row| row.int(0))?.pop().unwrap_or(i64::MAX);
-        let mut until = Values::default();
-        until.int(last);
+        let until = values![last];
         execute(self.connection, FOLD_COUNTS, &until)?;
         self.fold_arrivals(last)?;
         Ok(execute(self.connection, DELETE_COUNTS, &until)?.max(self.fold_traffic()?))

@@ -53,7 +53,7 @@ impl ListStatements for SqliteStore {
     async fn is_backlog_small(&self, destination_id: Option<DestinationId>) -> StoreResult<bool> {
         let mut conditions = WhereClause::new();
         conditions.of_destination(destination_id.as_ref());
-        conditions.values.int(SCANNED_AT_MOST.into());
+        conditions.values.bind(SCANNED_AT_MOST);
         let sql = format!(
             "SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE {} AND {} LIMIT 1 OFFSET +?",
             conditions.sql,
@@ -119,14 +119,14 @@ impl ListStatements for SqliteStore {
 impl<'f> WhereClause<'f> {
     pub(crate) fn of_destination(&mut self, id: Option<&'f DestinationId>) {
         if let Some(id) = id {
-            self.add("d.destination_id = ?").blob(id.as_bytes());
+            self.add("d.destination_id = ?").bind(id.as_bytes());
         }
     }
 
     /// Adds the term on the flow of a limit key.
     pub(crate) fn of_flow(&mut self, id: Option<DestinationId>) {
         if let Some(id) = id {
-            self.add("d.flow_id = ?").owned_blob(*id.as_bytes());
+            self.add("d.flow_id = ?").bind(*id.as_bytes());
         }
     }
 
@@ -135,9 +135,9 @@ impl<'f> WhereClause<'f> {
         // The ids of an event's deliveries begin with its millisecond. Other events may share it.
         if let Some(id) = &filter.event_id {
             let (first, beyond) = delivery_ids_of(*id);
-            self.add("d.id >= ?").owned_blob(first);
-            self.add("d.id < ?").owned_blob(beyond);
-            self.add("d.event_id = ?").blob(id.as_bytes());
+            self.add("d.id >= ?").bind(first);
+            self.add("d.id < ?").bind(beyond);
+            self.add("d.event_id = ?").bind(id.as_bytes());
         }
         self.of_destination(filter.destination_id.as_ref());
         self.of_flow(filter.flow_id());
@@ -160,7 +160,7 @@ impl<'f> WhereClause<'f> {
                 self.add(term);
             }
             Some((term, Some(value))) => {
-                self.add(&format!("{term} ?")).int(value.into());
+                self.add(&format!("{term} ?")).bind(value);
             }
         }
     }
@@ -169,8 +169,8 @@ impl<'f> WhereClause<'f> {
     pub(crate) fn of_type(&mut self, pattern: &'f EventPattern) {
         match pattern {
             EventPattern::Any => self.add("instr(e.event_type, 'weir.') <> 1"),
-            EventPattern::Exact(exact) => self.add("e.event_type = ?").text(exact),
-            EventPattern::Prefix(prefix) => self.add("instr(e.event_type, ?) = 1").text(prefix),
+            EventPattern::Exact(exact) => self.add("e.event_type = ?").bind(exact),
+            EventPattern::Prefix(prefix) => self.add("instr(e.event_type, ?) = 1").bind(prefix),
         };
     }
 }
@@ -183,7 +183,7 @@ pub(crate) fn window_end<'f>(
 ) -> (String, Values<'f>) {
     let mut conditions = WhereClause::new();
     conditions.indexed(filter, part, page.before);
-    conditions.values.int(i64::from(rows) - 1);
+    conditions.values.bind(i64::from(rows) - 1);
     let sql = format!(
         "SELECT d.id FROM deliveries d {} WHERE {} ORDER BY d.id {} LIMIT 1 OFFSET +?",
         PartIndex::of(filter, part).index,
@@ -205,15 +205,15 @@ pub(crate) fn deliveries_page<'f>(
     // States without an index of their own are compared row by row.
     conditions.add(&in_states("d.state", &part.states));
     if let Some(end) = window_end {
-        conditions.add(&format!("d.id {} ?", filter.order.until())).owned_blob(end);
+        conditions.add(&format!("d.id {} ?", filter.order.until())).bind(end);
     }
     let limit = i64::from(page.limit) + 1;
     // Limit the rows before the events are looked up, unless the filter needs the events.
-    conditions.values.int(if filter.filters_joined() { -1 } else { limit });
+    conditions.values.bind(if filter.filters_joined() { -1 } else { limit });
     // The terms so far filter the inner query. Those on events and last attempts filter the outer one.
     let planned = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.filter_joined(filter);
-    conditions.values.int(limit);
+    conditions.values.bind(limit);
     let (index, order) = (PartIndex::of(filter, part).index, filter.order.sql());
     let sql = format!(
         "SELECT {DELIVERY_COLUMNS} FROM (
@@ -229,7 +229,7 @@ pub(crate) fn deliveries_page<'f>(
 fn examined<'f>(filter: &'f DeliveryFilter, part: &ListPart, limit: u64) -> (String, WhereClause<'f>) {
     let mut conditions = WhereClause::new();
     conditions.indexed(filter, part, None);
-    conditions.values.int(limit as i64 + 1);
+    conditions.values.bind(limit as i64 + 1);
     let indexed = std::mem::replace(&mut conditions.sql, "1".to_owned());
     let cte = format!(
         "WITH examined AS (

@@ -24,7 +24,7 @@ use crate::{
     edit::Durable,
     error::Result,
     paces::FORGET,
-    sql::{Values, execute, fetch, query},
+    sql::{Values, execute, fetch, query, values},
     transaction::Transaction,
 };
 
@@ -43,7 +43,7 @@ impl RunDestinations for SqliteStore {
     }
 
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {
-        Ok(fetch(&self.readers, LIMIT_CHANGES, Values::id(id.as_bytes()), rows::limit_change).await?)
+        Ok(fetch(&self.readers, LIMIT_CHANGES, values![id.as_bytes()], rows::limit_change).await?)
     }
 }
 
@@ -78,9 +78,7 @@ impl Destinations for SqliteStore {
     }
 
     async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>> {
-        let mut values = Values::default();
-        values.text(tenant).text(name);
-        let ids = fetch(&self.readers, NAMED, values, |row| row.destination_id(0)).await?;
+        let ids = fetch(&self.readers, NAMED, values![tenant, name], |row| row.destination_id(0)).await?;
         // The cache may already know of a later edit or deletion.
         let named = self.destinations.get_many(&ids).into_iter().flatten();
         Ok(named.filter(|destination| destination.settings.name == name).collect())
@@ -131,32 +129,26 @@ impl Destinations for SqliteStore {
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
         let counts = self.counts(&[id]).await?.pop().unwrap_or_default();
-        let in_flight = fetch(&self.readers, OLDEST_IN_FLIGHT, Values::id(id.as_bytes()), |row| row.time(0)).await?;
+        let in_flight = fetch(&self.readers, OLDEST_IN_FLIGHT, values![id.as_bytes()], |row| row.time(0)).await?;
         let waiting = if counts.waiting() > 0 { self.oldest_waiting(&[id]).await? } else { Vec::new() };
         let oldest = in_flight.into_iter().chain(waiting.into_iter().flatten()).min();
         Ok(DestinationCounts::new(counts, oldest))
     }
 
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes()).int(now.before(window).as_nanos()).int(now.as_nanos());
+        let values = values![id.as_bytes(), now.before(window), now];
         let counted = fetch(&self.readers, RECENT_SENDS, values, |row| row.count(0)).await?;
         Ok(counted.first().copied().unwrap_or(0))
     }
 
     async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<Arrivals> {
-        let mut values = Values::default();
-        values
-            .blob(id.as_bytes())
-            .owned_blob(first_id(now.before(window).as_millis()))
-            .owned_blob(first_id(now.as_millis() + 1));
+        let values = values![id.as_bytes(), first_id(now.before(window).as_millis()), first_id(now.as_millis() + 1)];
         let sql = if is_of_key(id) { RECENT_ARRIVALS_OF_FLOW } else { RECENT_ARRIVALS };
         Ok(fetch(&self.readers, sql, values, rows::arrivals).await?.pop().unwrap_or_default())
     }
 
     async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>> {
-        let mut values = Values::default();
-        values.int(position.updated_at.as_nanos()).blob(position.id.as_bytes()).int(limit.into());
+        let values = values![position.updated_at, position.id.as_bytes(), limit];
         let read = |row: &SqliteRow| Ok(EditPosition { updated_at: row.time(0)?, id: row.destination_id(1)? });
         let positions = fetch(&self.readers, EDITED, values, read).await?;
         let edited =
@@ -229,7 +221,7 @@ WHERE destination_id = ? AND state IN ({waiting}) GROUP BY state"};
 fn edited_values<'d>(destination: &'d Destination, keyring: &Keyring) -> Result<Values<'d>> {
     let mut values = Values::default();
     for value in rows::destination_values(destination, keyring)? {
-        values.value(value);
+        values.bind(value);
     }
     Ok(values)
 }
@@ -244,8 +236,8 @@ impl Transaction<'_, '_> {
         let destination =
             &Destination { keyed_at: keyed_at(destination, destination.created_at), ..destination.clone() };
         let mut values = edited_values(destination, self.keyring)?;
-        values.text(&destination.settings.tenant).int(destination.created_at.as_nanos());
-        values.blob(destination.id.as_bytes());
+        values.bind(&destination.settings.tenant).bind(destination.created_at);
+        values.bind(destination.id.as_bytes());
         execute(self.connection, INSERT, &values)?;
         self.record_limits(destination.id.as_bytes(), destination.created_at, &destination.settings.rate_limits)?;
         self.join(destination, destination.created_at)?;
@@ -261,8 +253,7 @@ impl Transaction<'_, '_> {
     }
 
     fn create_named_destination(&mut self, destination: &Destination) -> Result<NamedCreation> {
-        let mut values = Values::default();
-        values.text(&destination.settings.tenant).text(&destination.settings.name);
+        let values = values![&destination.settings.tenant, &destination.settings.name];
         if !query(self.connection, NAMED, &values, |_| Ok(()))?.is_empty() {
             return Ok(NamedCreation::Taken);
         }
@@ -274,22 +265,19 @@ impl Transaction<'_, '_> {
 
     /// Limits of a destination, or of a limit group.
     pub(crate) fn record_limits(&mut self, id: &[u8; 16], at: Timestamp, limits: &RateLimits) -> Result<()> {
-        let mut values = Values::default();
-        values.blob(id).int(at.as_nanos()).owned_text(limits_json(limits)).optional_int(interval_code(limits));
+        let values = values![id, at, limits_json(limits), interval_code(limits)];
         execute(self.connection, INSERT_LIMIT_CHANGE, &values).map(drop)
     }
 
     /// Records limits from `at` on, in place of those that lie ahead.
     pub(crate) fn replace_limits(&mut self, id: &[u8; 16], at: Timestamp, steps: &[LimitChange]) -> Result<()> {
-        let mut values = Values::default();
-        values.blob(id).int(at.as_nanos());
-        execute(self.connection, FORGET_LATER_LIMITS, &values)?;
+        execute(self.connection, FORGET_LATER_LIMITS, &values![id, at])?;
         steps.iter().try_for_each(|step| self.record_limits(id, step.at, &step.limits))
     }
 
     pub(crate) fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
         let mut values = edited_values(&destination, self.keyring)?;
-        values.blob(destination.id.as_bytes());
+        values.bind(destination.id.as_bytes());
         execute(self.connection, UPDATE, &values)?;
         let destination = Arc::new(destination);
         self.destinations.set(destination.id, Some(Arc::clone(&destination)));
@@ -335,9 +323,7 @@ impl Transaction<'_, '_> {
             self.record(&Activity::of_hold(id, until, reason, now).of_destination(&current))?;
         }
         // Not a whole update: thousands of destinations may ask for a hold each second.
-        let mut values = Values::default();
-        values.int(until.as_nanos()).text(reason).blob(id.as_bytes());
-        execute(self.connection, HOLD, &values)?;
+        execute(self.connection, HOLD, &values![until, reason, id.as_bytes()])?;
         let held = Destination { held_until: Some(until), held_reason: Some(reason.clone()), ..(*current).clone() };
         self.destinations.set(id, Some(Arc::new(held)));
         Ok(())
@@ -359,16 +345,13 @@ impl Transaction<'_, '_> {
         if !deletion.applies_to(current.updated_at) {
             return Ok(Deletion::Changed);
         }
-        let mut values = Values::default();
-        values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, TOMBSTONE, &values)?;
-        execute(self.connection, FORGET, &Values::id(id.as_bytes()))?;
+        execute(self.connection, TOMBSTONE, &values![now, now, id.as_bytes()])?;
+        execute(self.connection, FORGET, &values![id.as_bytes()])?;
         self.leave(&current, now)?;
         // In the same transaction, so that no delivery waits at a deleted destination.
-        let mut values = Values::default();
-        values.int(now.as_nanos()).blob(id.as_bytes());
+        let values = values![now, id.as_bytes()];
         let read = |row: &rusqlite::Row<'_>| Ok((row.state(0)?, row.int(1)?));
-        for (state, deliveries) in query(self.connection, WAITING_BY_STATE, &Values::id(id.as_bytes()), read)? {
+        for (state, deliveries) in query(self.connection, WAITING_BY_STATE, &values![id.as_bytes()], read)? {
             self.changes.moved_many(id, deliveries, [state, DeliveryState::Cancelled], now);
         }
         execute(self.connection, CANCEL_WAITING, &values)?;

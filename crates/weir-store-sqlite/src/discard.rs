@@ -36,7 +36,7 @@ impl Transaction<'_, '_> {
                 self.changes.moved(*destination_id, *state, DeliveryState::Cancelled, now);
             }
             let (sql, values) = DISCARD.of(Values::default(), &found, |values, (id, ..)| {
-                values.blob(id.as_bytes()).int(now.as_nanos());
+                values.bind(id.as_bytes()).bind(now);
             });
             discarded += execute(self.connection, &sql, &values)?;
         }
@@ -45,7 +45,7 @@ impl Transaction<'_, '_> {
 
     fn dead_letters(&mut self, ids: &[DeliveryId]) -> Result<Vec<(DeliveryId, DestinationId, DeliveryState)>> {
         let (sql, values) = DEAD_LETTERS.of(Values::default(), ids, |values, id| {
-            values.blob(id.as_bytes());
+            values.bind(id.as_bytes());
         });
         query(self.connection, &sql, &values, |row| Ok((row.delivery_id(0)?, row.destination_id(1)?, row.state(2)?)))
     }

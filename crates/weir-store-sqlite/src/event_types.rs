@@ -12,7 +12,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Values, execute, fetch, query},
+    sql::{Values, execute, fetch, query, values},
 };
 
 const TOTALS: &str = "SELECT version, types, schema_bytes FROM event_type_catalogue";
@@ -37,21 +37,16 @@ impl EventTypes for SqliteStore {
     }
 
     async fn known_event_types(&self, after: u64) -> StoreResult<Vec<KnownEventType>> {
-        let mut values = Values::default();
-        values.int(after as i64);
-        Ok(fetch(&self.readers, KNOWN, values, rows::known_event_type).await?)
+        Ok(fetch(&self.readers, KNOWN, values![after as i64], rows::known_event_type).await?)
     }
 
     async fn event_type(&self, name: &str) -> StoreResult<Option<EventType>> {
-        let mut values = Values::default();
-        values.text(name);
         let sql = format!("SELECT {EVENT_TYPE_COLUMNS} FROM event_types WHERE name = ?");
-        Ok(fetch(&self.readers, sql, values, rows::event_type).await?.pop())
+        Ok(fetch(&self.readers, sql, values![name], rows::event_type).await?.pop())
     }
 
     async fn event_types(&self, q: Option<&str>, after: Option<&str>, limit: u32) -> StoreResult<Vec<EventType>> {
-        let mut values = Values::default();
-        values.text(after.unwrap_or_default()).text(q.unwrap_or_default()).int(limit.into());
+        let values = values![after.unwrap_or_default(), q.unwrap_or_default(), limit];
         let sql = format!(
             "SELECT {EVENT_TYPE_COLUMNS} FROM event_types
              WHERE name > ? AND instr(lower(name), lower(?)) > 0 ORDER BY name LIMIT +?"
@@ -94,13 +89,11 @@ fn set(connection: &Connection, expected: Option<u64>, mut event_type: EventType
         return Ok(EventTypeChange::Full);
     };
     event_type.version = totals.version;
-    let mut values = Values::default();
-    values.text(&event_type.name).int(totals.version as i64);
-    values.int(event_type.created_at.as_nanos()).int(event_type.updated_at.as_nanos());
-    values.text(&event_type.description).optional_owned_text(example).optional_owned_text(schema);
+    let EventType { name, description, created_at, updated_at, .. } = &event_type;
+    let values = values![name, totals.version as i64, created_at, updated_at, description, example, schema];
     execute(connection, SET, &values)?;
-    set_totals(connection, totals)?;
     drop(values);
+    set_totals(connection, totals)?;
     Ok(EventTypeChange::Made(Box::new(event_type)))
 }
 
@@ -108,18 +101,14 @@ fn delete(connection: &Connection, expected: u64, name: &str) -> Result<bool> {
     let Some((_, bytes)) = size(connection, name)?.filter(|(version, _)| *version == expected) else {
         return Ok(false);
     };
-    let mut values = Values::default();
-    values.text(name);
-    execute(connection, DELETE, &values)?;
+    execute(connection, DELETE, &values![name])?;
     let totals = totals(connection)?.changed(Some(bytes), None);
     set_totals(connection, totals.ok_or(Corrupt("the size of the catalogue"))?)?;
     Ok(true)
 }
 
 fn size(connection: &Connection, name: &str) -> Result<Option<(u64, u64)>> {
-    let mut values = Values::default();
-    values.text(name);
-    Ok(query(connection, SIZE, &values, |row| rows::event_type_size(row))?.pop())
+    Ok(query(connection, SIZE, &values![name], |row| rows::event_type_size(row))?.pop())
 }
 
 fn totals(connection: &Connection) -> Result<CatalogueTotals> {
@@ -128,7 +117,6 @@ fn totals(connection: &Connection) -> Result<CatalogueTotals> {
 }
 
 fn set_totals(connection: &Connection, totals: CatalogueTotals) -> Result<()> {
-    let mut values = Values::default();
-    values.int(totals.version as i64).int(totals.types as i64).int(totals.schema_bytes as i64);
+    let values = values![totals.version as i64, totals.types as i64, totals.schema_bytes as i64];
     execute(connection, SET_TOTALS, &values).map(drop)
 }

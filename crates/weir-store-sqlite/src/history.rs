@@ -26,14 +26,14 @@ use crate::{
     edit::Durable,
     error::{Error, Result},
     open::reading_connection,
-    sql::{Values, fetch, query},
+    sql::{Values, fetch, query, values},
 };
 
 #[async_trait]
 impl History for SqliteStore {
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>> {
         let sql = concat!("SELECT ", event_columns!("e.body"), " FROM events e WHERE e.id = ?").to_owned();
-        Ok(self.read(sql, Values::id(id.as_bytes()), |row| rows::event(row, &self.keyring)).await?.pop())
+        Ok(self.read(sql, values![id.as_bytes()], |row| rows::event(row, &self.keyring)).await?.pop())
     }
 
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>> {
@@ -42,15 +42,11 @@ impl History for SqliteStore {
              {LAST_ATTEMPT} WHERE d.id >= ? AND d.id < ? AND d.event_id = ? ORDER BY d.id DESC"
         );
         let (first, beyond) = delivery_ids_of(id);
-        let mut values = Values::default();
-        values.owned_blob(first).owned_blob(beyond).blob(id.as_bytes());
-        self.read(sql, values, rows::delivery).await
+        self.read(sql, values![first, beyond, id.as_bytes()], rows::delivery).await
     }
 
     async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>> {
-        let mut values = Values::default();
-        values.int(most.into());
-        self.read(TENANTS_WITH_KEYS.to_owned(), values, |row| row.text(0)).await
+        self.read(TENANTS_WITH_KEYS.to_owned(), values![most], |row| row.text(0)).await
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -58,15 +54,15 @@ impl History for SqliteStore {
             return Ok(None);
         };
         let sql = format!("SELECT {ATTEMPT_COLUMNS} FROM attempts WHERE delivery_id = ? ORDER BY number");
-        let attempts = self.read(sql, Values::id(id.as_bytes()), |row| rows::attempt(row, &self.keyring)).await?;
+        let attempts = self.read(sql, values![id.as_bytes()], |row| rows::attempt(row, &self.keyring)).await?;
         Ok(Some(DeliveryDetail { delivery, attempts }))
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
         let position = request.position();
-        let mut values = Values::id(request.destination_id.as_bytes());
-        values.int(position.sent_at.as_nanos()).int(request.to.as_nanos()).int(position.sent_at.as_nanos());
-        values.blob(position.delivery_id.as_bytes()).int(position.number.into()).int(request.limit.into());
+        let mut values = values![request.destination_id.as_bytes()];
+        values.bind(position.sent_at).bind(request.to).bind(position.sent_at);
+        values.bind(position.delivery_id.as_bytes()).bind(position.number).bind(request.limit);
         let sql = if is_of_key(request.destination_id) { SENDS_OF_FLOW } else { SENDS };
         self.read(sql.to_owned(), values, rows::send).await
     }
@@ -93,7 +89,7 @@ impl History for SqliteStore {
 
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool> {
         let sql = "SELECT 1 FROM destinations WHERE id = ?".to_owned();
-        Ok(!self.read(sql, Values::id(id.as_bytes()), |_| Ok(())).await?.is_empty())
+        Ok(!self.read(sql, values![id.as_bytes()], |_| Ok(())).await?.is_empty())
     }
 
     async fn check(&self) -> StoreResult<()> {
@@ -155,9 +151,8 @@ pub(crate) fn past() -> String {
 /// One page of the past, on a connection for it alone.
 fn past_page(connection: &Connection, request: &PastRequest) -> Result<Vec<PastRecord>> {
     let (delivery_id, number) = request.after;
-    let mut values = Values::id(request.destination_id.as_bytes());
-    values.blob(delivery_id.as_bytes()).blob(delivery_id.as_bytes());
-    values.int(number.into()).int(request.limit.into());
+    let id = delivery_id.as_bytes();
+    let values = values![request.destination_id.as_bytes(), id, id, number, request.limit];
     query(connection, &past(), &values, |row| rows::past(row))
 }
 
@@ -167,7 +162,7 @@ impl SqliteStore {
             "SELECT {DELIVERY_COLUMNS} FROM deliveries d CROSS JOIN events e ON e.id = d.event_id {LAST_ATTEMPT}
              WHERE d.id = ?"
         );
-        Ok(self.read(sql, Values::id(id.as_bytes()), rows::delivery).await?.pop())
+        Ok(self.read(sql, values![id.as_bytes()], rows::delivery).await?.pop())
     }
 
     pub(crate) async fn read<T>(
@@ -212,7 +207,7 @@ impl<'f> WhereClause<'f> {
             let parameters = vec!["?"; tenants.len()].join(", ");
             let values = self.add(&format!("e.tenant IN ({parameters})"));
             for tenant in tenants {
-                values.text(tenant);
+                values.bind(tenant);
             }
         }
     }
@@ -227,15 +222,15 @@ impl<'f> WhereClause<'f> {
         to: Option<Timestamp>,
     ) {
         if let Some(cursor) = cursor {
-            self.add(&format!("{table}.id {} ?", order.after())).owned_blob(cursor);
+            self.add(&format!("{table}.id {} ?", order.after())).bind(cursor);
         }
         if let Some(from) = from {
-            self.add(&format!("{table}.id >= ?")).owned_blob(first_id(from.as_millis()));
-            self.add(&format!("{table}.created_at >= ?")).int(from.as_nanos());
+            self.add(&format!("{table}.id >= ?")).bind(first_id(from.as_millis()));
+            self.add(&format!("{table}.created_at >= ?")).bind(from);
         }
         if let Some(to) = to {
-            self.add(&format!("{table}.id < ?")).owned_blob(first_id(to.as_millis().saturating_add(1)));
-            self.add(&format!("{table}.created_at < ?")).int(to.as_nanos());
+            self.add(&format!("{table}.id < ?")).bind(first_id(to.as_millis().saturating_add(1)));
+            self.add(&format!("{table}.created_at < ?")).bind(to);
         }
     }
 }
@@ -245,7 +240,7 @@ pub(crate) fn events_window_end(filter: &EventFilter, page: PageRequest) -> (Str
     let mut conditions = WhereClause::new();
     let index = conditions.index_of_ids(filter);
     conditions.range("e", (filter.order, page.before), filter.from, filter.to);
-    conditions.values.int(i64::from(SCANNED_AT_MOST) - 1);
+    conditions.values.bind(i64::from(SCANNED_AT_MOST) - 1);
     let sql = format!(
         "SELECT e.id FROM events e INDEXED BY {index} WHERE {} ORDER BY e.id {} LIMIT 1 OFFSET +?",
         conditions.sql,
@@ -263,7 +258,7 @@ pub(crate) fn events_page(
     let index = match filter.by_key() {
         // One event of each tenant at most.
         Some((_, key)) => {
-            conditions.add("e.idempotency_key IS NOT NULL AND e.idempotency_key = ?").text(key);
+            conditions.add("e.idempotency_key IS NOT NULL AND e.idempotency_key = ?").bind(key);
             "events_idempotency"
         }
         None => conditions.index_of_ids(filter),
@@ -274,9 +269,9 @@ pub(crate) fn events_page(
     conditions.of_tenants(&filter.tenants);
     conditions.range("e", (filter.order, page.before), filter.from, filter.to);
     if let Some(end) = window_end {
-        conditions.add(&format!("e.id {} ?", filter.order.until())).owned_blob(end);
+        conditions.add(&format!("e.id {} ?", filter.order.until())).bind(end);
     }
-    conditions.values.int(i64::from(page.limit) + 1);
+    conditions.values.bind(i64::from(page.limit) + 1);
     // An empty body costs nothing to read.
     let columns = event_columns!("x''");
     let sql = format!(

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, LimitKey, Timestamp, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, LimitKey, order::BEHIND};
 use weir_sealing::BODY;
 use weir_store::{
     FastPath, Ingest, NewEvent, Part, StoreResult, event_columns,
@@ -22,7 +22,7 @@ use crate::{
     commit_batch::{self, Operation},
     error::Result,
     message_groups::GroupPosition,
-    sql::{Batch, MAX_ROWS, Values, execute, query},
+    sql::{Batch, MAX_ROWS, Values, execute, query, values},
     transaction::Transaction,
 };
 
@@ -142,8 +142,7 @@ impl Transaction<'_, '_> {
     /// Supersedes the waiting deliveries of the same coalesce key, and marks those in flight as replaced.
     fn supersede(&mut self, newer: &NewDelivery<'_>) -> Result<()> {
         let Some(key) = newer.coalesces_by() else { return Ok(()) };
-        let mut values = Values::default();
-        values.blob(newer.destination_id.as_bytes()).text(&key);
+        let values = values![newer.destination_id.as_bytes(), &key];
         let read = |row: &Row<'_>| Ok((row.delivery_id(0)?, row.event_id(1)?, row.state(2)?, row.flag(3)?));
         for (id, event_id, state, in_message_group) in query(self.connection, COALESCING, &values, read)? {
             // A delivery in flight continues, but does not wait again. A waiting one ends, and needs its body no more.
@@ -153,9 +152,7 @@ impl Transaction<'_, '_> {
                 self.bodies.take(event_id);
                 SUPERSEDE
             };
-            let mut values = Values::default();
-            values.int(newer.event.created_at.as_nanos()).blob(id.as_bytes());
-            execute(self.connection, sql, &values)?;
+            execute(self.connection, sql, &values![newer.event.created_at, id.as_bytes()])?;
             if state != DeliveryState::Delivering {
                 let at = newer.event.created_at;
                 self.changes.moved(newer.destination_id, state, DeliveryState::Superseded, at);
@@ -176,7 +173,7 @@ impl Transaction<'_, '_> {
         let mut known = KnownKeys::new();
         for part in keys.chunks(MAX_ROWS) {
             let (sql, values) = KNOWN_KEYS.of(Values::default(), part, |values, (tenant, key)| {
-                values.text(tenant).text(key);
+                values.bind(*tenant).bind(*key);
             });
             known.extend(query(self.connection, &sql, &values, |row| rows::known_event(row, self.keyring))?);
         }
@@ -188,22 +185,22 @@ impl Transaction<'_, '_> {
             let (sql, values) = INSERT_EVENTS.of(Values::default(), part, |values, stored| {
                 let StoredEvent { event, deliveries, filtered } = stored;
                 values
-                    .blob(event.id.as_bytes())
-                    .text(&event.tenant)
-                    .text(&event.event_type)
-                    .int(event.created_at.as_nanos())
-                    .optional_text(event.idempotency_key.as_deref())
-                    .int(event.body.data_offset().into())
-                    .int((*deliveries).into())
-                    .cow_blob(self.keyring.seal_bytes(&BODY, event.id.as_bytes(), event.body.bytes()))
-                    .optional_blob(event.body.trace().map(|trace| trace.to_bytes().to_vec()))
-                    .optional_int(event.options.deliver_at.map(Timestamp::as_nanos))
-                    .optional_int(event.options.expires_at.map(Timestamp::as_nanos))
-                    .optional_text(event.options.coalesce_key.as_deref())
-                    .optional_text(event.options.ordering_key.as_deref())
-                    .optional_int(filtered.map(|filtered| filtered.get().into()))
-                    .optional_int(event.options.cost.map(|cost| cost.get().into()))
-                    .optional_text(event.options.limit_key.as_ref().map(LimitKey::as_str));
+                    .bind(event.id.as_bytes())
+                    .bind(&event.tenant)
+                    .bind(&event.event_type)
+                    .bind(event.created_at)
+                    .bind(event.idempotency_key.as_deref())
+                    .bind(event.body.data_offset())
+                    .bind(*deliveries)
+                    .bind(self.keyring.seal_bytes(&BODY, event.id.as_bytes(), event.body.bytes()))
+                    .bind(event.body.trace().map(|trace| trace.to_bytes().to_vec()))
+                    .bind(event.options.deliver_at)
+                    .bind(event.options.expires_at)
+                    .bind(event.options.coalesce_key.as_deref())
+                    .bind(event.options.ordering_key.as_deref())
+                    .bind(filtered.map(|filtered| filtered.get()))
+                    .bind(event.options.cost.map(|cost| cost.get()))
+                    .bind(event.options.limit_key.as_ref().map(LimitKey::as_str));
             });
             execute(self.connection, &sql, &values)?;
         }
@@ -229,28 +226,25 @@ impl Transaction<'_, '_> {
                 };
                 self.changes.arrived(delivery.destination_id, state, delivery.event.created_at);
                 values
-                    .blob(delivery.id.as_bytes())
-                    .blob(delivery.event.id.as_bytes())
-                    .blob(delivery.destination_id.as_bytes())
-                    .int(delivery.event.created_at.as_nanos())
-                    .int(state_code(state).into())
-                    .optional_int(delivery.event.delayed_until().map(Timestamp::as_nanos))
-                    .optional_int(delivery.event.options.expires_at.map(Timestamp::as_nanos));
-                match delivery.coalesces_by() {
-                    Some(key) => values.owned_text(key),
-                    None => values.nulls(1),
-                };
-                values.optional_int(delivery.event.options.cost.map(|cost| cost.get().into()));
-                values.optional_blob(delivery.flow_id().map(|flow| flow.as_bytes().to_vec()));
-                values.optional_text(delivery.limit_key.as_ref().map(LimitKey::as_str));
+                    .bind(delivery.id.as_bytes())
+                    .bind(delivery.event.id.as_bytes())
+                    .bind(delivery.destination_id.as_bytes())
+                    .bind(delivery.event.created_at)
+                    .bind(state_code(state))
+                    .bind(delivery.event.delayed_until())
+                    .bind(delivery.event.options.expires_at);
+                values.bind(delivery.coalesces_by());
+                values.bind(delivery.event.options.cost.map(|cost| cost.get()));
+                values.bind(delivery.flow_id().map(|flow| flow.as_bytes().to_vec()));
+                values.bind(delivery.limit_key.as_ref().map(LimitKey::as_str));
                 // The last columns are the position in the message group, or the expiry of the fast path's claim.
                 match group_positions.get(&delivery.id) {
                     Some(position) => {
-                        values.optional_text(delivery.ordering_key).int(position.position);
-                        values.optional_int(position.is_behind.then_some(BEHIND.as_nanos()));
+                        values.bind(delivery.ordering_key).bind(position.position);
+                        values.bind(position.is_behind.then_some(BEHIND.as_nanos()));
                     }
                     None => {
-                        values.optional_int(delivery.claimed_until.map(Timestamp::as_nanos));
+                        values.bind(delivery.claimed_until);
                     }
                 }
             });

@@ -25,7 +25,7 @@ use crate::{
     destinations::LIMIT_CHANGES,
     edit::Durable,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query, values},
     transaction::Transaction,
 };
 
@@ -70,7 +70,7 @@ impl LimitGroups for SqliteStore {
         let mut found = HashMap::new();
         for part in ids.chunks(MAX_ROWS) {
             let (sql, values) = BY_ID.of(Values::default(), part, |values, id| {
-                values.blob(id.as_bytes());
+                values.bind(id.as_bytes());
             });
             found.extend(fetch(&self.readers, sql, values, read).await?.into_iter().map(|one| (one.id, one)));
         }
@@ -131,27 +131,22 @@ impl LimitGroupEdits for SqliteStore {
     }
 
     async fn limit_group_named(&self, tenant: Option<&str>, name: &str) -> StoreResult<Option<Arc<LimitGroup>>> {
-        let mut values = Values::default();
-        values.text(tenant_code(tenant)).text(name);
         let sql = format!("SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups WHERE tenant = ? AND name = ?");
-        Ok(fetch(&self.readers, sql, values, read).await?.pop())
+        Ok(fetch(&self.readers, sql, values![tenant_code(tenant), name], read).await?.pop())
     }
 
     async fn list_limit_groups(&self, tenants: &TenantScope, page: PageRequest) -> StoreResult<Page<Arc<LimitGroup>>> {
-        let mut values = Values::default();
-        values.owned_blob(page.before.unwrap_or([0xff; 16])).int(SCANNED_AT_MOST.into());
+        let values = values![page.before.unwrap_or([0xff; 16]), SCANNED_AT_MOST];
         let sql = format!("SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups WHERE id < ? ORDER BY id DESC LIMIT +?");
         Ok(page_of_groups(fetch(&self.readers, sql, values, read).await?, tenants, page))
     }
 
     async fn memberships(&self, id: LimitGroupId, since: Timestamp) -> StoreResult<Vec<Membership>> {
-        let mut values = Values::id(id.as_bytes());
-        values.int(since.as_nanos());
-        Ok(fetch(&self.readers, MEMBERSHIPS, values, rows::membership).await?)
+        Ok(fetch(&self.readers, MEMBERSHIPS, values![id.as_bytes(), since], rows::membership).await?)
     }
 
     async fn limit_group_changes(&self, id: LimitGroupId) -> StoreResult<Vec<LimitChange>> {
-        Ok(fetch(&self.readers, LIMIT_CHANGES, Values::id(id.as_bytes()), rows::limit_change).await?)
+        Ok(fetch(&self.readers, LIMIT_CHANGES, values![id.as_bytes()], rows::limit_change).await?)
     }
 
     async fn limit_groups_edited_after(
@@ -159,8 +154,7 @@ impl LimitGroupEdits for SqliteStore {
         after: (Timestamp, LimitGroupId),
         limit: u32,
     ) -> StoreResult<Vec<Arc<LimitGroup>>> {
-        let mut values = Values::default();
-        values.int(after.0.as_nanos()).blob(after.1.as_bytes()).int(limit.into());
+        let values = values![after.0, after.1.as_bytes(), limit];
         let sql = format!(
             "SELECT {LIMIT_GROUP_COLUMNS} FROM limit_groups WHERE (updated_at, id) > (?, ?)
              ORDER BY updated_at, id LIMIT +?"
@@ -172,7 +166,7 @@ impl LimitGroupEdits for SqliteStore {
 impl Transaction<'_, '_> {
     fn limit_group(&self, id: LimitGroupId) -> Result<Option<LimitGroup>> {
         let (sql, id) = (BY_ID.sql(1), *id.as_bytes());
-        Ok(query(self.connection, &sql, &Values::id(&id), |row| rows::limit_group(row))?.pop())
+        Ok(query(self.connection, &sql, &values![&id], |row| rows::limit_group(row))?.pop())
     }
 
     fn counted(&self, sql: &str, values: &Values<'_>) -> Result<u64> {
@@ -183,22 +177,18 @@ impl Transaction<'_, '_> {
     pub(crate) fn may_join(&self, destination: &Destination) -> Result<bool> {
         let Some(id) = destination.settings.limit_group else { return Ok(true) };
         let Some(group) = self.limit_group(id)? else { return Ok(false) };
-        let members = self.counted(MEMBERS, &Values::id(id.as_bytes()))?;
+        let members = self.counted(MEMBERS, &values![id.as_bytes()])?;
         Ok(joins(destination, group.tenant.as_deref(), members))
     }
 
     pub(crate) fn join(&self, destination: &Destination, at: Timestamp) -> Result<()> {
         let Some(id) = destination.settings.limit_group else { return Ok(()) };
-        let mut values = Values::id(id.as_bytes());
-        values.blob(destination.id.as_bytes()).int(at.as_nanos());
-        execute(self.connection, JOIN, &values).map(drop)
+        execute(self.connection, JOIN, &values![id.as_bytes(), destination.id.as_bytes(), at]).map(drop)
     }
 
     pub(crate) fn leave(&self, destination: &Destination, at: Timestamp) -> Result<()> {
         let Some(id) = destination.settings.limit_group else { return Ok(()) };
-        let mut values = Values::default();
-        values.int(at.as_nanos()).blob(id.as_bytes()).blob(destination.id.as_bytes());
-        execute(self.connection, LEAVE, &values).map(drop)
+        execute(self.connection, LEAVE, &values![at, id.as_bytes(), destination.id.as_bytes()]).map(drop)
     }
 
     /// Why a new group, or an edit of one, does not apply.
@@ -208,25 +198,21 @@ impl Transaction<'_, '_> {
             return Ok(Some(GroupChange::Outdated));
         }
         let tenant = tenant_code(group.tenant.as_deref());
-        let mut named = Values::default();
-        named.text(tenant).text(&group.name).blob(group.id.as_bytes());
         let taken = "SELECT count(*) FROM limit_groups WHERE tenant = ? AND name = ? AND id <> ?";
-        if self.counted(taken, &named)? > 0 {
+        if self.counted(taken, &values![tenant, &group.name, group.id.as_bytes()])? > 0 {
             return Ok(Some(GroupChange::Taken));
         }
-        let mut of_tenant = Values::default();
-        of_tenant.text(tenant);
-        let is_full = expected.is_none() && self.counted(OF_TENANT, &of_tenant)? >= MAX_GROUPS;
+        let is_full = expected.is_none() && self.counted(OF_TENANT, &values![tenant])? >= MAX_GROUPS;
         Ok(is_full.then_some(GroupChange::Full))
     }
 
     fn set_limit_group(&mut self, group: &LimitGroup) -> Result<Arc<LimitGroup>> {
         let before = self.limit_group(group.id)?;
         let mut values = Values::default();
-        values.text(tenant_code(group.tenant.as_deref())).text(&group.name);
-        values.owned_text(limits_column(&group.rate_limits, &group.temporary, false, None));
-        values.optional_int(group.max_in_flight.map(i64::from));
-        values.int(group.created_at.as_nanos()).int(group.updated_at.as_nanos()).blob(group.id.as_bytes());
+        values.bind(tenant_code(group.tenant.as_deref())).bind(&group.name);
+        values.bind(limits_column(&group.rate_limits, &group.temporary, false, None));
+        values.bind(group.max_in_flight.map(i64::from));
+        values.bind(group.created_at).bind(group.updated_at).bind(group.id.as_bytes());
         execute(self.connection, if before.is_none() { INSERT } else { UPDATE }, &values)?;
         let at = group.updated_at;
         let known = before.map_or_else(Vec::new, |before| before.limits_from(at));
@@ -240,10 +226,10 @@ impl Transaction<'_, '_> {
         if self.limit_group(id)?.is_none_or(|current| current.updated_at != expected) {
             return Ok(GroupDeletion::Outdated);
         }
-        if self.counted(MEMBERS, &Values::id(id.as_bytes()))? > 0 {
+        if self.counted(MEMBERS, &values![id.as_bytes()])? > 0 {
             return Ok(GroupDeletion::HasMembers);
         }
-        execute(self.connection, "DELETE FROM limit_groups WHERE id = ?", &Values::id(id.as_bytes()))?;
+        execute(self.connection, "DELETE FROM limit_groups WHERE id = ?", &values![id.as_bytes()])?;
         Ok(GroupDeletion::Deleted)
     }
 }

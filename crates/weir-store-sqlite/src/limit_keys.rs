@@ -14,7 +14,7 @@ use weir_store::{
 use crate::{
     SqliteStore,
     flow_statements::DUE_FLOWS,
-    sql::{Batch, MAX_ROWS, Values, fetch},
+    sql::{Batch, MAX_ROWS, fetch, values},
 };
 
 #[async_trait]
@@ -41,16 +41,14 @@ impl Flows for SqliteStore {
 #[async_trait]
 impl LimitKeys for SqliteStore {
     async fn key_backlogs(&self, id: DestinationId, search: Option<&str>, limit: u32) -> StoreResult<KeyBacklogs> {
-        let mut values = Values::id(id.as_bytes());
         // One more row shows that there are more.
-        values.int(i64::from(KEYS_LOOKED_AT) + 1).text(search.unwrap_or_default()).int(limit.into());
+        let values = values![id.as_bytes(), i64::from(KEYS_LOOKED_AT) + 1, search.unwrap_or_default(), limit];
         Ok(rows::key_backlogs(fetch(&self.readers, KEY_BACKLOGS, values, rows::key_backlog).await?))
     }
 
     async fn key_counts(&self, id: DestinationId, key: &LimitKey) -> StoreResult<KeyCounts> {
         let flow = key.flow_id(id);
-        let mut values = Values::id(flow.as_bytes());
-        values.blob(id.as_bytes()).int(KEYS_LOOKED_AT.into());
+        let values = values![flow.as_bytes(), id.as_bytes(), KEYS_LOOKED_AT];
         Ok(rows::key_counts(fetch(&self.readers, KEY_COUNTS, values, rows::key_count).await?))
     }
 
@@ -58,7 +56,7 @@ impl LimitKeys for SqliteStore {
         let mut found: HashMap<DestinationId, u64> = HashMap::with_capacity(flows.len());
         for part in flows.chunks(MAX_ROWS) {
             let (sql, mut values) = FLOW_SENDS.of_destinations(part);
-            values.int(since.as_nanos());
+            values.bind(since);
             let read = |row: &SqliteRow| Ok((row.destination_id(0)?, row.count(1)?));
             found.extend(fetch(&self.readers, sql, values, read).await?);
         }

@@ -21,7 +21,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Values, execute, fetch, query},
+    sql::{Values, execute, fetch, query, values},
     transaction::Transaction,
 };
 
@@ -38,7 +38,7 @@ impl MessageGroups for SqliteStore {
             // The empty blob sorts before every id.
             None => (&[][..], ""),
         };
-        values.blob(id).text(key).blob(id).int(limit.into());
+        values.bind(id).bind(key).bind(id).bind(limit);
         let read = |row: &SqliteRow| Ok((rows::message_group(row)?, row.time(2)?));
         let found = fetch(&self.readers, MESSAGE_GROUPS, values, read).await?;
         let HeadlessGroups { headless, next } = HeadlessGroups::of(found, limit);
@@ -172,28 +172,25 @@ impl Transaction<'_, '_> {
     }
 
     fn first_of(&self, message_group: &MessageGroup) -> Result<Option<First>> {
-        let mut values = Values::default();
-        values.blob(message_group.destination_id.as_bytes()).text(&message_group.ordering_key);
+        let values = values![message_group.destination_id.as_bytes(), &message_group.ordering_key];
         let read = |row: &rusqlite::Row<'_>| Ok((row.delivery_id(0)?, row.time(1)?, row.time(2)?));
         Ok(query(self.connection, FIRST_OF_GROUP, &values, read)?.pop())
     }
 
     /// The message group that a delivery is in, or was in when it ended.
     pub(crate) fn message_group_of(&self, id: DeliveryId) -> Result<Option<MessageGroup>> {
-        Ok(query(self.connection, GROUP_OF_DELIVERY, &Values::id(id.as_bytes()), |row| rows::message_group(row))?.pop())
+        Ok(query(self.connection, GROUP_OF_DELIVERY, &values![id.as_bytes()], |row| rows::message_group(row))?.pop())
     }
 
     /// Removes a delivery from its message group. It is then delivered without order.
     pub(crate) fn leave_message_group(&self, id: DeliveryId) -> Result<()> {
-        execute(self.connection, LEAVE_GROUP, &Values::id(id.as_bytes())).map(drop)
+        execute(self.connection, LEAVE_GROUP, &values![id.as_bytes()]).map(drop)
     }
 
     /// Makes the next delivery the head if the message group has none. Returns when the new head is due.
     pub(crate) fn advance_message_group(&mut self, message_group: &MessageGroup) -> Result<Option<Timestamp>> {
         let Some((id, BEHIND, due)) = self.first_of(message_group)? else { return Ok(None) };
-        let mut values = Values::default();
-        values.int(due.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, MAKE_HEAD, &values)?;
+        execute(self.connection, MAKE_HEAD, &values![due, id.as_bytes()])?;
         Ok(Some(due))
     }
 
@@ -210,16 +207,12 @@ impl Transaction<'_, '_> {
         if self.destinations.get(id).is_some_and(|found| found.settings.order.is_by_key()) {
             return Ok(0);
         }
-        let mut values = Values::default();
-        values.blob(id.as_bytes()).int(limit.into());
         let read = |row: &rusqlite::Row<'_>| Ok((row.delivery_id(0)?, row.time(1)?, row.time(2)?));
-        let dissolved = query(self.connection, SOME_OF_GROUPS, &values, read)?;
+        let dissolved = query(self.connection, SOME_OF_GROUPS, &values![id.as_bytes(), limit], read)?;
         // A head keeps its due time, for example of a retry. The others get the due time that they would have as heads.
         for &(delivery, due, due_as_head) in &dissolved {
             let due = if due == BEHIND { due_as_head } else { due };
-            let mut values = Values::default();
-            values.int(due.as_nanos()).blob(delivery.as_bytes());
-            execute(self.connection, DISSOLVE, &values)?;
+            execute(self.connection, DISSOLVE, &values![due, delivery.as_bytes()])?;
         }
         Ok(dissolved.len() as u32)
     }

@@ -23,7 +23,7 @@ use crate::{
         DUE_DESTINATIONS, SAMPLE, SEND_HISTORY, SEND_HISTORY_OF_FLOWS, SENT_COSTS, SENT_COSTS_OF_FLOWS, SENT_COUNTS,
         SENT_COUNTS_OF_FLOWS,
     },
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    sql::{Batch, MAX_ROWS, execute, fetch, padded, query, values},
     transaction::Transaction,
 };
 
@@ -82,9 +82,9 @@ impl Outbox for SqliteStore {
         for (ids, statement) in of_destinations_and_flows(ids, statements) {
             for part in ids.chunks(MAX_ROWS) {
                 let (sql, mut values) = statement.of_destinations(part);
-                values.int(limit.bucket().as_nanos() as i64).int(since.as_nanos()).int(since.as_nanos());
+                values.bind(limit.bucket().as_nanos() as i64).bind(since).bind(since);
                 if limit.is_in_costs() {
-                    values.int((SAMPLE / padded(part.len())).max(1) as i64);
+                    values.bind((SAMPLE / padded(part.len())).max(1) as i64);
                 }
                 let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
                 counts.extend(fetch(&self.readers, sql, values, read).await?);
@@ -107,11 +107,9 @@ impl SqliteStore {
         after: Option<DestinationId>,
         limit: u32,
     ) -> StoreResult<Vec<DueDestination>> {
-        let mut values = Values::default();
         // The empty blob sorts before every id.
         let beyond = after.as_ref().map_or(&[][..], |id| id.as_bytes());
-        values.blob(beyond).int(before.as_nanos()).int(limit.into());
-        Ok(fetch(&self.readers, statement, values, rows::due_destination).await?)
+        Ok(fetch(&self.readers, statement, values![beyond, before, limit], rows::due_destination).await?)
     }
 }
 
@@ -166,8 +164,7 @@ impl Transaction<'_, '_> {
             for &claim in claims {
                 // A delivery of a deleted destination does not wait again: its release cancels it.
                 let deleted = self.destinations.is_deleted(claim.destination_id);
-                let mut values = Values::default();
-                values.int(now.as_nanos()).int(deleted.into()).blob(claim.delivery_id.as_bytes()).int(claim.epoch);
+                let values = values![now, deleted, claim.delivery_id.as_bytes(), claim.epoch];
                 let read = |row: &Row<'_>| Ok((row.state(0)?, row.flag(1)?));
                 // Without a row the claim no longer holds: it was settled, recovered or claimed again.
                 let Some((state, in_message_group)) = query(self.connection, RELEASE, &values, read)?.pop() else {
@@ -190,8 +187,7 @@ impl Transaction<'_, '_> {
 
     /// Deliveries in flight are not changed. If one waits again later, the next sweep expires it.
     pub(crate) fn expire_deliveries(&mut self, now: Timestamp, limit: u32) -> Result<u64> {
-        let mut values = Values::default();
-        values.int(now.as_nanos()).int(limit.into());
+        let values = values![now, limit];
         let read = |row: &Row<'_>| {
             Ok(ExpiredDelivery {
                 id: row.delivery_id(0)?,
@@ -210,9 +206,7 @@ impl Transaction<'_, '_> {
     pub(crate) fn expire(&mut self, expired: &ExpiredDelivery, now: Timestamp) -> Result<()> {
         let &ExpiredDelivery { id, destination_id, state, in_message_group } = expired;
         self.changes.moved(destination_id, state, DeliveryState::Expired, now);
-        let mut values = Values::default();
-        values.int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, EXPIRE, &values)?;
+        execute(self.connection, EXPIRE, &values![now, id.as_bytes()])?;
         if in_message_group && let Some(message_group) = self.message_group_of(id)? {
             self.advance_message_group(&message_group)?;
         }
@@ -220,16 +214,13 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) fn mark_restored(&mut self, sends_until: Timestamp) -> Result<()> {
-        let mut values = Values::default();
-        values.int(sends_until.as_nanos());
-        execute(self.connection, MARK_RESTORED, &values)?;
+        execute(self.connection, MARK_RESTORED, &values![sends_until])?;
         Ok(())
     }
 
     pub(crate) fn recover(&mut self, recovery: Recovery) -> Result<Recovered> {
         let Recovery { now, all, limit } = recovery;
-        let mut values = Values::default();
-        values.int(Recovered::latest_expiry(now, all).as_nanos()).int(limit.into());
+        let values = values![Recovered::latest_expiry(now, all), limit];
         // Read the claims that have expired, or at the start all of them.
         let abandoned = query(self.connection, ABANDONED, &values, read_abandoned)?;
         let max_attempts = |claim: Claim| {

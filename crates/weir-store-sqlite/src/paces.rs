@@ -12,7 +12,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Values, execute, fetch},
+    sql::{execute, fetch, values},
     transaction::Transaction,
 };
 
@@ -45,7 +45,7 @@ impl Paces for SqliteStore {
         // Asked for after a loss of the queue, and for a page: one probe for each is cheap enough.
         let mut copies = Vec::with_capacity(ids.len());
         for id in ids {
-            let found = fetch(&self.readers, SAVED, Values::id(id.as_bytes()), pace_copy).await?.pop();
+            let found = fetch(&self.readers, SAVED, values![id.as_bytes()], pace_copy).await?.pop();
             copies.push(found.map(|(_, copy)| copy));
         }
         Ok(copies)
@@ -69,26 +69,18 @@ impl Paces for SqliteStore {
         to: Timestamp,
         page: PageRequest,
     ) -> StoreResult<Page<Change>> {
-        let mut values = Values::id(id.as_bytes());
-        values.int(from.as_nanos()).int(pace_changes_before(to, page).as_nanos()).int(i64::from(page.limit) + 1);
+        let values = values![id.as_bytes(), from, pace_changes_before(to, page), i64::from(page.limit) + 1];
         let found = fetch(&self.readers, CHANGES, values, pace_change).await?;
         Ok(Page::of(found.into_iter().flatten().map(|(_, change)| change).collect(), page, pace_change_position))
     }
 
     async fn recent_pace_changes(&self, from: Timestamp, limit: u32) -> StoreResult<Vec<(DestinationId, Change)>> {
-        let mut values = Values::default();
-        values.int(from.as_nanos()).int(limit.into());
-        let found = fetch(&self.readers, RECENT, values, pace_change).await?;
+        let found = fetch(&self.readers, RECENT, values![from, limit], pace_change).await?;
         Ok(found.into_iter().rev().flatten().collect())
     }
 
     async fn prune_pace_changes(&self, before: Timestamp) -> StoreResult<u64> {
-        self.edit(Durable::No, move |transaction| {
-            let mut values = Values::default();
-            values.int(before.as_nanos()).int(STEP);
-            execute(transaction.connection, PRUNE, &values)
-        })
-        .await
+        self.edit(Durable::No, move |transaction| execute(transaction.connection, PRUNE, &values![before, STEP])).await
     }
 }
 
@@ -99,14 +91,10 @@ impl Transaction<'_, '_> {
             return Ok(());
         }
         if let Some(PaceCopy { json, saved_at }) = copy {
-            let mut values = Values::id(id.as_bytes());
-            values.int(saved_at.as_nanos()).text(json);
-            execute(self.connection, SAVE, &values)?;
+            execute(self.connection, SAVE, &values![id.as_bytes(), saved_at, json])?;
         }
         if let Some(change) = change {
-            let mut values = Values::id(id.as_bytes());
-            values.int(change.at.as_nanos()).owned_text(serde_json::to_string(change)?);
-            execute(self.connection, RECORD, &values)?;
+            execute(self.connection, RECORD, &values![id.as_bytes(), change.at, serde_json::to_string(change)?])?;
         }
         Ok(())
     }

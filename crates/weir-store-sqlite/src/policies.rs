@@ -7,7 +7,7 @@ use weir_store::{StoreResult, rows};
 use crate::{
     SqliteStore,
     edit::Durable,
-    sql::{Values, execute, fetch, query},
+    sql::{Values, execute, fetch, query, values},
 };
 
 /// The statements of one table.
@@ -51,9 +51,7 @@ impl Policies {
                 query(transaction.connection, self.read, &Values::default(), |row| rows::policy(row))?.pop();
             let is_set = current.unwrap_or_default() == expected;
             if is_set {
-                let mut values = Values::default();
-                values.owned_text(serde_json::to_string(&policy)?);
-                execute(transaction.connection, self.set, &values)?;
+                execute(transaction.connection, self.set, &values![serde_json::to_string(&policy)?])?;
             }
             transaction.recorded(is_set, |is_set| *is_set, &activity)
         });

@@ -19,7 +19,7 @@ use crate::{
     edit::Durable,
     error::Result,
     sealing_keys,
-    sql::{Values, execute, fetch},
+    sql::{Values, execute, fetch, values},
     transaction::Transaction,
 };
 
@@ -88,7 +88,7 @@ impl Processes for SqliteStore {
         for claim in claims {
             let read = |row: &SqliteRow| Ok((row.small(0)?, row.small(1)?));
             // No attempt is counted while the claim holds. If the claim no longer holds, the result is ignored.
-            let of_delivery = Values::id(claim.delivery_id.as_bytes());
+            let of_delivery = values![claim.delivery_id.as_bytes()];
             let Some((attempts, attempts_before)) = fetch(&self.readers, ATTEMPTS, of_delivery, read).await?.pop()
             else {
                 continue;
@@ -111,8 +111,7 @@ impl Transaction<'_, '_> {
     pub(crate) fn renew(&mut self, claims: &[Claim], expires_at: Timestamp) -> Result<u64> {
         let mut renewed = 0;
         for claim in claims {
-            let mut values = Values::default();
-            values.int(expires_at.as_nanos()).blob(claim.delivery_id.as_bytes()).int(claim.epoch);
+            let values = values![expires_at, claim.delivery_id.as_bytes(), claim.epoch];
             renewed += execute(self.connection, RENEW, &values)?;
         }
         Ok(renewed)

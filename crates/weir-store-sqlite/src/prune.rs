@@ -14,7 +14,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Values, execute},
+    sql::{Values, execute, values},
     transaction::Transaction,
 };
 
@@ -106,9 +106,7 @@ impl SqliteStore {
 
 /// The ids after a given one and before an instant, limited to one step.
 fn range(after: &[u8; 16], before: Timestamp) -> Values<'_> {
-    let mut values = Values::default();
-    values.blob(after).owned_blob(first_id(before.as_millis())).int(STEP as i64);
-    values
+    values![after, first_id(before.as_millis()), STEP as i64]
 }
 
 impl Transaction<'_, '_> {
@@ -117,23 +115,20 @@ impl Transaction<'_, '_> {
         match batch {
             PruneBatch::Deliveries(old) => {
                 for old in old {
-                    let mut values = Values::default();
-                    values.blob(old.id.as_bytes()).int(state_code(old.state).into()).int(old.ended_at.as_nanos());
+                    let values = values![old.id.as_bytes(), state_code(old.state), old.ended_at];
                     // A delivery that has changed since it was read stays, together with its attempts.
                     if execute(self.connection, DELETE_DELIVERY, &values)? == 1 {
                         pruned.deliveries += 1;
                         self.changes.deleted(old.destination_id, old.state, old.ended_at);
-                        pruned.attempts += execute(self.connection, DELETE_ATTEMPTS, &Values::id(old.id.as_bytes()))?;
+                        pruned.attempts += execute(self.connection, DELETE_ATTEMPTS, &values![old.id.as_bytes()])?;
                     }
                 }
             }
             PruneBatch::Events(ids) => {
                 for id in ids {
                     let (first, beyond) = delivery_ids_of(*id);
-                    let mut values = Values::default();
-                    values.blob(id.as_bytes()).owned_blob(first).owned_blob(beyond);
                     // An event with deliveries that are not old yet stays.
-                    pruned.events += execute(self.connection, DELETE_EVENT, &values)?;
+                    pruned.events += execute(self.connection, DELETE_EVENT, &values![id.as_bytes(), first, beyond])?;
                 }
             }
         }

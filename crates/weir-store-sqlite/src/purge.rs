@@ -8,7 +8,7 @@ use weir_store::{MessageGroup, Purge, PurgePosition, PurgeScan, PurgeStep, rows:
 use crate::{
     error::Result,
     history::WhereClause,
-    sql::{Batch, MAX_ROWS, Values, execute, visit_rows},
+    sql::{Batch, MAX_ROWS, Values, execute, values, visit_rows},
     transaction::Transaction,
 };
 
@@ -73,12 +73,12 @@ pub(crate) static CANCEL: Batch = Batch::new(
 pub(crate) fn count_sql(purge: &Purge) -> (String, Values<'_>) {
     let states: Vec<String> = purge.state_codes().iter().map(ToString::to_string).collect();
     let mut conditions = WhereClause::new();
-    conditions.add("d.destination_id = ?").blob(purge.destination_id.as_bytes());
+    conditions.add("d.destination_id = ?").bind(purge.destination_id.as_bytes());
     // The first term is the condition of the index, word for word.
     conditions.add(&format!("{} AND d.state IN ({})", sql!("d.state IN ({waiting})"), states.join(", ")));
     conditions.of_flow(purge.flow_id());
     let index = if purge.limit_key.is_some() { "deliveries_due_of_flow" } else { "deliveries_due" };
-    conditions.add("d.created_at < ?").int(purge.before.as_nanos());
+    conditions.add("d.created_at < ?").bind(purge.before);
     let mut events = "";
     if let Some(pattern) = &purge.event_type {
         events = "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id";
@@ -104,12 +104,8 @@ impl Transaction<'_, '_> {
     /// Reads the deliveries after a position and cancels those that match.
     fn scan(&mut self, purge: &Purge, after: PurgePosition) -> Result<PurgeScan> {
         let flow_id = purge.flow_id();
-        let mut values = Values::default();
-        values
-            .blob(flow_id.as_ref().unwrap_or(&purge.destination_id).as_bytes())
-            .int(after.due.as_nanos())
-            .blob(after.id.as_bytes());
-        values.int(STEP as i64);
+        let of = flow_id.as_ref().unwrap_or(&purge.destination_id);
+        let mut values = values![of.as_bytes(), after.due, after.id.as_bytes(), STEP as i64];
         let waiting = match (&purge.event_type, flow_id) {
             (None, None) => WAITING_OF_ANY_TYPE,
             (Some(_), None) => WAITING_WITH_TYPES,
@@ -153,7 +149,7 @@ impl Transaction<'_, '_> {
         let mut cancelled = 0;
         for part in chosen.chunks(MAX_ROWS) {
             let (sql, values) = CANCEL.of(Values::default(), part, |values, (id, _)| {
-                values.blob(id.as_bytes()).int(now.as_nanos());
+                values.bind(id.as_bytes()).bind(now);
             });
             cancelled += execute(self.connection, &sql, &values)?;
         }

@@ -16,7 +16,7 @@ use crate::{
     error::Result,
     history::WhereClause,
     replays::{FIGURES, eligible, filter_joins, index_for_state},
-    sql::{Batch, MAX_ROWS, Values, execute, query},
+    sql::{Batch, MAX_ROWS, Values, execute, query, values},
     transaction::Transaction,
 };
 
@@ -110,12 +110,7 @@ struct Candidate {
 
 impl Transaction<'_, '_> {
     pub(crate) fn create_replay(&mut self, replay: &NewReplay, total: u64) -> Result<()> {
-        let mut values = Values::default();
-        values
-            .blob(replay.id.as_bytes())
-            .owned_text(replay.filter.to_stored())
-            .int(replay.created_at.as_nanos())
-            .int(total as i64);
+        let values = values![replay.id.as_bytes(), replay.filter.to_stored(), replay.created_at, total as i64];
         execute(self.connection, INSERT, &values).map(drop)
     }
 
@@ -125,12 +120,10 @@ impl Transaction<'_, '_> {
         now: Timestamp,
         activity: &Activity,
     ) -> Result<Option<ReplayPhase>> {
-        let mut values = Values::default();
-        values.int(now.as_nanos()).blob(id.as_bytes());
-        if execute(self.connection, CANCEL, &values)? == 1 {
+        if execute(self.connection, CANCEL, &values![now, id.as_bytes()])? == 1 {
             self.record(activity)?;
         }
-        Ok(query(self.connection, SELECT_PHASE, &Values::id(id.as_bytes()), |row| rows::phase(row, 0))?.pop())
+        Ok(query(self.connection, SELECT_PHASE, &values![id.as_bytes()], |row| rows::phase(row, 0))?.pop())
     }
 
     pub(crate) fn step_replay(&mut self, id: ReplayId, now: Timestamp) -> Result<ReplayStep> {
@@ -158,7 +151,7 @@ impl Transaction<'_, '_> {
                 moved: row.count(4)?,
             })
         };
-        Ok(query(self.connection, SELECT_OPEN, &Values::id(id.as_bytes()), read)?.pop())
+        Ok(query(self.connection, SELECT_OPEN, &values![id.as_bytes()], read)?.pop())
     }
 
     /// Reads the next deliveries in a state and moves those that the replay takes.
@@ -183,8 +176,8 @@ impl Transaction<'_, '_> {
             let (sql, values) = MOVE.of(Values::default(), part, |values, one| {
                 let message_group = self.message_group_to_join(one);
                 let due = if message_group.is_some() { BEHIND } else { open.created_at };
-                values.blob(one.id.as_bytes()).blob(open.id.as_bytes()).int(due.as_nanos()).int(now.as_nanos());
-                values.int(message_group.is_some().into());
+                values.bind(one.id.as_bytes()).bind(open.id.as_bytes()).bind(due).bind(now);
+                values.bind(message_group.is_some());
                 message_groups.extend(message_group);
                 self.changes.moved(one.destination_id, state, DeliveryState::Pending, now);
             });
@@ -194,14 +187,11 @@ impl Transaction<'_, '_> {
         // Record the destinations, so that their runs claim replays, and the progress.
         let wake: BTreeSet<DestinationId> = taken.iter().map(|one| one.destination_id).collect();
         for to in &wake {
-            let mut values = Values::default();
-            values.blob(open.id.as_bytes()).blob(to.as_bytes());
-            execute(self.connection, INSERT_REPLAY_DESTINATION, &values)?;
+            execute(self.connection, INSERT_REPLAY_DESTINATION, &values![open.id.as_bytes(), to.as_bytes()])?;
         }
         // Save the position with the moves: after a crash the next step continues here and moves nothing twice.
         let moved = taken.len() as u64;
-        let mut values = Values::default();
-        values.owned_blob(position_bytes(position)).int((open.moved + moved) as i64).blob(open.id.as_bytes());
+        let values = values![position_bytes(position), (open.moved + moved) as i64, open.id.as_bytes()];
         execute(self.connection, SAVE_PROGRESS, &values)?;
         let flows: BTreeSet<DestinationId> = taken.iter().filter_map(|one| one.flow_id).collect();
         Ok(ReplayStep::of(moved, wake.into_iter().collect()).with_flows(flows.into_iter().collect()))
@@ -215,16 +205,13 @@ impl Transaction<'_, '_> {
     }
 
     fn mark_moved(&mut self, open: &OpenReplay) -> Result<ReplayStep> {
-        let mut values = Values::default();
-        values.blob(open.id.as_bytes()).int(open.moved as i64);
-        execute(self.connection, MARK_MOVED, &values)?;
+        execute(self.connection, MARK_MOVED, &values![open.id.as_bytes(), open.moved as i64])?;
         Ok(ReplayStep::of(0, Vec::new()))
     }
 
     /// Returns how many deliveries it put back.
     fn put_back(&mut self, id: ReplayId, now: Timestamp) -> Result<u64> {
-        let mut values = Values::default();
-        values.blob(id.as_bytes()).int(STEP as i64);
+        let values = values![id.as_bytes(), STEP as i64];
         let read = |row: &Row<'_>| Ok((row.delivery_id(0)?, row.destination_id(1)?, [row.state(2)?, row.state(3)?]));
         let waiting = query(self.connection, WAITING_OF_REPLAY, &values, read)?;
         if waiting.is_empty() {
@@ -232,7 +219,7 @@ impl Transaction<'_, '_> {
         }
         let (sql, values) = PUT_BACK.of(Values::default(), &waiting, |values, one| {
             let (one, destination_id, [state, state_before]) = one;
-            values.blob(one.as_bytes()).int(now.as_nanos());
+            values.bind(one.as_bytes()).bind(now);
             self.changes.moved(*destination_id, *state, *state_before, now);
         });
         execute(self.connection, &sql, &values)?;
@@ -240,7 +227,7 @@ impl Transaction<'_, '_> {
     }
 
     fn end_if_finished(&mut self, id: ReplayId, ended: ReplayPhase, now: Timestamp) -> Result<ReplayStep> {
-        let of_replay = Values::id(id.as_bytes());
+        let of_replay = values![id.as_bytes()];
         let is_unfinished = if ended.waits_for_live() { IS_UNFINISHED } else { IS_UNFINISHED_IN_REPLAY };
         if !query(self.connection, is_unfinished, &of_replay, |_| Ok(()))?.is_empty() {
             return Ok(ReplayStep::default());
@@ -250,12 +237,12 @@ impl Transaction<'_, '_> {
         let figures: ReplayFigures = counted.into_iter().collect();
         let mut values = Values::default();
         values
-            .int(phase_code(ended).into())
-            .int(figures.delivered as i64)
-            .int(figures.failed as i64)
-            .int(figures.cancelled as i64)
-            .int(now.as_nanos())
-            .blob(id.as_bytes());
+            .bind(phase_code(ended))
+            .bind(figures.delivered as i64)
+            .bind(figures.failed as i64)
+            .bind(figures.cancelled as i64)
+            .bind(now)
+            .bind(id.as_bytes());
         execute(self.connection, END, &values)?;
         // The runs of its destinations need not claim for this replay any more.
         execute(self.connection, DELETE_REPLAY_DESTINATIONS, &of_replay)?;
@@ -280,8 +267,8 @@ pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp
     conditions.of_flow(filter.deliveries.flow_id());
     // The conditions of the index, the times of the filter, and the position.
     conditions.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
-    conditions.add("d.id > ?").blob(&position.after);
-    conditions.values.int(STEP as i64);
+    conditions.add("d.id > ?").bind(&position.after);
+    conditions.values.bind(STEP as i64);
     let sql = format!(
         "SELECT d.id, d.destination_id, coalesce({is_eligible}, 0), d.ordering_key, d.flow_id FROM (
             SELECT * FROM deliveries d {index} WHERE {} ORDER BY d.id LIMIT +?

@@ -14,7 +14,7 @@ use crate::{
     claims::{with_idle, without_idle},
     edit::Durable,
     history::WhereClause,
-    sql::Values,
+    sql::{Values, values},
 };
 
 #[async_trait]
@@ -37,7 +37,7 @@ impl Replays for SqliteStore {
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>> {
         let sql = format!("SELECT {REPLAY_COLUMNS} FROM replays WHERE id = ?");
-        let Some(replay) = self.read(sql, Values::id(id.as_bytes()), rows::replay).await?.pop() else {
+        let Some(replay) = self.read(sql, values![id.as_bytes()], rows::replay).await?.pop() else {
             return Ok(None);
         };
         self.with_figures(replay).await.map(Some)
@@ -46,9 +46,9 @@ impl Replays for SqliteStore {
     async fn list_replays(&self, page: PageRequest) -> StoreResult<Page<Replay>> {
         let mut conditions = WhereClause::new();
         if let Some(before) = page.before {
-            conditions.add("id < ?").owned_blob(before.to_vec());
+            conditions.add("id < ?").bind(before.to_vec());
         }
-        conditions.values.int(i64::from(page.limit) + 1);
+        conditions.values.bind(i64::from(page.limit) + 1);
         let where_clause = conditions.sql;
         let sql = format!("SELECT {REPLAY_COLUMNS} FROM replays WHERE {where_clause} ORDER BY id DESC LIMIT +?");
         let rows = self.read(sql, conditions.values, rows::replay).await?;
@@ -110,7 +110,7 @@ impl SqliteStore {
     /// Counts the deliveries of an open replay. The row of an ended replay has the final figures.
     async fn with_figures(&self, mut replay: Replay) -> StoreResult<Replay> {
         if replay.phase.is_open() {
-            replay.figures.extend(self.read(FIGURES.to_owned(), Values::id(replay.id.as_bytes()), rows::figure).await?);
+            replay.figures.extend(self.read(FIGURES.to_owned(), values![replay.id.as_bytes()], rows::figure).await?);
         }
         Ok(replay)
     }
@@ -132,8 +132,8 @@ pub(crate) fn index_for_state(filter: &ReplayFilter, state: DeliveryState) -> (&
 /// The conditions on a delivery `d` that a replay may take at `now`, if the replay began at `began`.
 pub(crate) fn eligible(conditions: &mut WhereClause<'_>, state: DeliveryState, began: Timestamp, now: Timestamp) {
     conditions.add(&format!("d.state = {}", state_code(state)));
-    conditions.add("d.updated_at <= ?").int(began.as_nanos());
-    conditions.add("(d.expires_at IS NULL OR d.expires_at > ?)").int(now.as_nanos());
+    conditions.add("d.updated_at <= ?").bind(began);
+    conditions.add("(d.expires_at IS NULL OR d.expires_at > ?)").bind(now);
     conditions.add(
         sql!("(d.replay_id IS NULL OR NOT EXISTS (SELECT 1 FROM replays p WHERE p.id = d.replay_id AND p.phase IN ({open_replay})))"),
     );

@@ -12,7 +12,7 @@ use weir_store::{
 use crate::{
     SqliteStore,
     edit::Durable,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query, values},
 };
 
 static INSERT: Batch = Batch::new(
@@ -62,8 +62,8 @@ impl Reservations for SqliteStore {
         self.edit(Durable::Yes, move |transaction| {
             new.chunks(MAX_ROWS).try_for_each(|part| {
                 let (sql, values) = INSERT.of(Values::default(), part, |values, one| {
-                    values.blob(one.id.as_bytes()).blob(one.group.as_bytes()).int(one.cost.into());
-                    values.int(one.created_at.as_nanos()).int(one.starts_at.as_nanos()).int(one.ends_at.as_nanos());
+                    values.bind(one.id.as_bytes()).bind(one.group.as_bytes()).bind(one.cost);
+                    values.bind(one.created_at).bind(one.starts_at).bind(one.ends_at);
                 });
                 execute(transaction.connection, &sql, &values).map(drop)
             })
@@ -72,7 +72,7 @@ impl Reservations for SqliteStore {
     }
 
     async fn reservation(&self, id: ReservationId) -> StoreResult<Option<Reservation>> {
-        Ok(fetch(&self.readers, BY_ID, Values::id(id.as_bytes()), rows::reservation).await?.pop())
+        Ok(fetch(&self.readers, BY_ID, values![id.as_bytes()], rows::reservation).await?.pop())
     }
 
     async fn cancel_reservation(
@@ -82,12 +82,10 @@ impl Reservations for SqliteStore {
         now: Timestamp,
     ) -> StoreResult<Cancelled> {
         self.edit(Durable::Yes, move |transaction| {
-            let found = query(transaction.connection, BY_ID, &Values::id(id.as_bytes()), |row| rows::reservation(row))?;
+            let found = query(transaction.connection, BY_ID, &values![id.as_bytes()], |row| rows::reservation(row))?;
             let cancelled = Cancelled::decide(found.into_iter().next(), group, now);
             if let Cancelled::Now(_) = cancelled {
-                let mut values = Values::default();
-                values.int(now.as_nanos()).blob(id.as_bytes());
-                execute(transaction.connection, CANCEL, &values)?;
+                execute(transaction.connection, CANCEL, &values![now, id.as_bytes()])?;
             }
             Ok(cancelled)
         })
@@ -110,8 +108,7 @@ impl Reservations for SqliteStore {
             },
         };
         let (end, id) = reservations_below(to, last.as_ref());
-        let mut values = Values::id(group.as_bytes());
-        values.int(from.as_nanos()).int(end.as_nanos()).blob(&id).int(i64::from(page.limit) + 1);
+        let values = values![group.as_bytes(), from, end, &id, i64::from(page.limit) + 1];
         let found = fetch(&self.readers, LIST, values, rows::reservation).await?;
         Ok(Page::of(found, page, |one| *one.id.as_bytes()))
     }
@@ -123,17 +120,14 @@ impl Reservations for SqliteStore {
         to: Timestamp,
         limit: u32,
     ) -> StoreResult<Vec<Reservation>> {
-        let mut values = Values::id(group.as_bytes());
-        values.int(end.as_nanos()).blob(id.as_bytes()).int(to.as_nanos()).int(limit.into());
+        let values = values![group.as_bytes(), end, id.as_bytes(), to, limit];
         Ok(fetch(&self.readers, AFTER, values, rows::reservation).await?)
     }
 
     async fn prune_reservations(&self, before: Timestamp) -> StoreResult<u64> {
         let first_kept = ReservationId::new(before, 0);
         self.edit(Durable::No, move |transaction| {
-            let mut values = Values::id(first_kept.as_bytes());
-            values.int(STEP);
-            execute(transaction.connection, PRUNE, &values)
+            execute(transaction.connection, PRUNE, &values![first_kept.as_bytes(), STEP])
         })
         .await
     }
@@ -142,8 +136,7 @@ impl Reservations for SqliteStore {
 #[async_trait]
 impl ReservedSlots for SqliteStore {
     async fn has_reserved(&self, group: LimitGroupId, since: Timestamp) -> StoreResult<bool> {
-        let mut values = Values::id(group.as_bytes());
-        values.int(since.as_nanos());
+        let values = values![group.as_bytes(), since];
         let found = fetch(&self.readers, HAS_RESERVED, values, |row: &SqliteRow| row.flag(0)).await?;
         Ok(found.contains(&true))
     }
@@ -154,8 +147,7 @@ impl ReservedSlots for SqliteStore {
         since: Timestamp,
         limit: RateLimit,
     ) -> StoreResult<SentCounts> {
-        let mut values = Values::id(group.as_bytes());
-        values.int(since.as_nanos()).int(limit.bucket().as_nanos() as i64).int(limit.is_in_costs().into());
+        let values = values![group.as_bytes(), since, limit.bucket().as_nanos() as i64, limit.is_in_costs()];
         let read = |row: &SqliteRow| Ok((row.int(0)?, row.optional_int(1)?));
         Ok(rows::sent_counts(fetch(&self.readers, COUNTS, values, read).await?))
     }

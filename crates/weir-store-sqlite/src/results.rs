@@ -20,7 +20,7 @@ use crate::{
     edit::Durable,
     error::Result,
     purge::count_sql,
-    sql::{Batch, MAX_ROWS, Values, execute, query},
+    sql::{Batch, MAX_ROWS, Values, execute, query, values},
     transaction::Transaction,
 };
 
@@ -235,7 +235,7 @@ impl Transaction<'_, '_> {
         };
         for part in results.chunks(MAX_ROWS) {
             let (sql, values) = HELD_CLAIMS.of(Values::default(), part, |values, result| {
-                values.blob(result.claim.delivery_id.as_bytes()).int(result.claim.epoch);
+                values.bind(result.claim.delivery_id.as_bytes()).bind(result.claim.epoch);
             });
             held.extend(query(self.connection, &sql, &values, read)?);
         }
@@ -246,10 +246,8 @@ impl Transaction<'_, '_> {
     fn end(&self, state: i64, attempts: u32, results: &[&AttemptResult]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
             let now = part.iter().map(|result| result.now).max().unwrap_or(Timestamp::MIN);
-            let mut values = Values::default();
-            values.int(state).int(attempts.into()).int(now.as_nanos());
-            let (sql, values) = END.of(values, part, |values, result| {
-                values.blob(result.claim.delivery_id.as_bytes());
+            let (sql, values) = END.of(values![state, attempts, now], part, |values, result| {
+                values.bind(result.claim.delivery_id.as_bytes());
             });
             self.move_on(&sql, &values, part.len())?;
         }
@@ -260,12 +258,12 @@ impl Transaction<'_, '_> {
         for part in results.chunks(MAX_ROWS) {
             let (sql, values) = RETRY.of(Values::default(), part, |values, (result, state, due)| {
                 values
-                    .blob(result.claim.delivery_id.as_bytes())
-                    .int(state_code(*state).into())
-                    .int(result.attempt.number.into())
-                    .int(due.as_nanos())
-                    .int(result.now.as_nanos())
-                    .int((!result.is_counted).into());
+                    .bind(result.claim.delivery_id.as_bytes())
+                    .bind(state_code(*state))
+                    .bind(result.attempt.number)
+                    .bind(due)
+                    .bind(result.now)
+                    .bind(!result.is_counted);
             });
             self.move_on(&sql, &values, part.len())?;
         }
@@ -301,21 +299,21 @@ impl Transaction<'_, '_> {
             let (sql, values) = INSERT_ATTEMPTS.of(Values::default(), part, |values, (result, flow_id)| {
                 let AttemptResult { claim, attempt, .. } = *result;
                 values
-                    .blob(claim.delivery_id.as_bytes())
-                    .int(attempt.number.into())
-                    .blob(attempt.id.as_bytes())
-                    .blob(claim.destination_id.as_bytes())
-                    .optional_int(attempt.sent_at.map(Timestamp::as_nanos))
-                    .int(attempt.duration_ms.into())
-                    .int(outcome_code(attempt.outcome).into())
-                    .optional_int(attempt.status_code.map(i64::from))
-                    .optional_text(attempt.error.as_deref())
-                    .optional_int(attempt.failure.map(|failure| failure_code(failure).into()))
-                    .optional_cow_text(rows::response_body(attempt, self.keyring))
-                    .optional_int(attempt.details.signed_at.map(Timestamp::as_nanos))
-                    .optional_owned_text(connection_json(&attempt.details))
-                    .optional_owned_text(response_headers_json(&attempt.details))
-                    .optional_blob(flow_id.map(|flow| flow.as_bytes().to_vec()));
+                    .bind(claim.delivery_id.as_bytes())
+                    .bind(attempt.number)
+                    .bind(attempt.id.as_bytes())
+                    .bind(claim.destination_id.as_bytes())
+                    .bind(attempt.sent_at)
+                    .bind(attempt.duration_ms)
+                    .bind(outcome_code(attempt.outcome))
+                    .bind(attempt.status_code.map(i64::from))
+                    .bind(attempt.error.as_deref())
+                    .bind(attempt.failure.map(failure_code))
+                    .bind(rows::response_body(attempt, self.keyring))
+                    .bind(attempt.details.signed_at)
+                    .bind(connection_json(&attempt.details))
+                    .bind(response_headers_json(&attempt.details))
+                    .bind(flow_id.map(|flow| flow.as_bytes().to_vec()));
             });
             execute(self.connection, &sql, &values)?;
         }
@@ -348,9 +346,7 @@ impl Transaction<'_, '_> {
 
     /// A delivery behind the head of its message group stays there.
     fn pull_forward(&self, id: DeliveryId, now: Timestamp) -> Result<()> {
-        let mut values = Values::default();
-        values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, PULL_FORWARD, &values).map(drop)
+        execute(self.connection, PULL_FORWARD, &values![now, now, id.as_bytes()]).map(drop)
     }
 
     /// Makes an ended delivery wait again. It is due now, or joins its message group if it has one and its destination
@@ -360,9 +356,7 @@ impl Transaction<'_, '_> {
         let ordered = self.destinations.get(destination_id).is_some_and(|found| found.settings.order.is_by_key());
         // In its group it is first behind the head, even if the group is empty.
         let due = if ordered && message_group.is_some() { BEHIND } else { now };
-        let mut values = Values::default();
-        values.int(due.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, RETRY_ENDED, &values)?;
+        execute(self.connection, RETRY_ENDED, &values![due, now, id.as_bytes()])?;
         // If the group has no head and this delivery is its first, the advance makes it the head, and it is due now. If
         // the destination is no longer ordered, the delivery leaves the group.
         match message_group {
@@ -383,9 +377,7 @@ impl Transaction<'_, '_> {
         if !state.is_waiting() {
             return Ok(DeliveryAction::Refused(state));
         }
-        let mut values = Values::default();
-        values.int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, CANCEL, &values)?;
+        execute(self.connection, CANCEL, &values![now, id.as_bytes()])?;
         self.changes.moved(destination_id, state, DeliveryState::Cancelled, now);
         // If it was the head, the next delivery becomes the head.
         if let Some(message_group) = self.message_group_of(id)? {
@@ -397,6 +389,6 @@ impl Transaction<'_, '_> {
     /// There is only one writer, so the values stay valid until it writes.
     fn find(&mut self, id: DeliveryId) -> Result<Option<(DestinationId, DeliveryState, Option<Timestamp>)>> {
         let read = |row: &Row<'_>| Ok((row.destination_id(0)?, row.state(1)?, row.optional_time(2)?));
-        Ok(query(self.connection, SELECT_ONE, &Values::id(id.as_bytes()), read)?.pop())
+        Ok(query(self.connection, SELECT_ONE, &values![id.as_bytes()], read)?.pop())
     }
 }

@@ -22,7 +22,7 @@ use sqlx::{
     sqlite::{SqliteArguments, SqliteRow},
 };
 
-use weir_core::DestinationId;
+use weir_core::{DestinationId, Timestamp};
 use weir_store::rows;
 
 use crate::error::Result;
@@ -65,7 +65,7 @@ impl Batch {
     /// The statement for the rows of these destinations, and its values.
     pub(crate) fn of_destinations<'v>(&self, ids: &'v [DestinationId]) -> (Arc<str>, Values<'v>) {
         self.of(Values::default(), ids, |values, id| {
-            values.blob(id.as_bytes());
+            values.bind(id.as_bytes());
         })
     }
 
@@ -89,90 +89,93 @@ pub(crate) fn padded(rows: usize) -> usize {
 #[derive(Default)]
 pub(crate) struct Values<'v>(Vec<ToSqlOutput<'v>>);
 
-impl<'v> Values<'v> {
-    /// One id.
-    pub(crate) fn id(id: &'v [u8; 16]) -> Self {
-        let mut values = Self::default();
-        values.blob(id);
+/// `values![id, now]`: these values.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => {{
+        let mut values = $crate::sql::Values::default();
+        values$(.bind($value))*;
         values
-    }
+    }};
+}
+pub(crate) use values;
 
-    fn push(&mut self, value: ValueRef<'v>) -> &mut Self {
-        self.0.push(ToSqlOutput::Borrowed(value));
+/// What can be a value of a statement.
+pub(crate) trait Bind<'v> {
+    fn value(self) -> ToSqlOutput<'v>;
+}
+
+macro_rules! bind {
+    ($($type:ty = $value:ident => $output:expr;)*) => {
+        $(impl<'v> Bind<'v> for $type {
+            fn value(self) -> ToSqlOutput<'v> {
+                let $value = self;
+                ToSqlOutput::from($output)
+            }
+        })*
+    };
+}
+
+bind! {
+    i64 = value => value;
+    i32 = value => value;
+    i16 = value => value;
+    u32 = value => value;
+    u16 = value => value;
+    u8 = value => value;
+    bool = value => value;
+    Timestamp = value => value.as_nanos();
+    &'v Timestamp = value => value.as_nanos();
+    String = value => value;
+    Vec<u8> = value => value;
+    [u8; 16] = value => value.to_vec();
+    &'v str = value => value;
+    &'v String = value => value.as_str();
+    &'v [u8] = value => value;
+    &'v Vec<u8> = value => value.as_slice();
+}
+
+impl<'v, const N: usize> Bind<'v> for &'v [u8; N] {
+    fn value(self) -> ToSqlOutput<'v> {
+        self.as_slice().value()
+    }
+}
+
+impl<'v, T: ?Sized + ToOwned<Owned: Bind<'v>>> Bind<'v> for Cow<'v, T>
+where
+    &'v T: Bind<'v>,
+{
+    fn value(self) -> ToSqlOutput<'v> {
+        match self {
+            Self::Borrowed(value) => value.value(),
+            Self::Owned(value) => value.value(),
+        }
+    }
+}
+
+impl<'v, T: Bind<'v>> Bind<'v> for Option<T> {
+    fn value(self) -> ToSqlOutput<'v> {
+        self.map_or(ToSqlOutput::Borrowed(ValueRef::Null), Bind::value)
+    }
+}
+
+impl<'v> Bind<'v> for rows::Value<'v> {
+    fn value(self) -> ToSqlOutput<'v> {
+        match self {
+            Self::Int(value) => value.value(),
+            Self::Flag(value) => value.value(),
+            Self::Text(value) => value.value(),
+        }
+    }
+}
+
+impl<'v> Values<'v> {
+    pub(crate) fn bind(&mut self, value: impl Bind<'v>) -> &mut Self {
+        self.0.push(value.value());
         self
     }
 
-    pub(crate) fn int(&mut self, value: i64) -> &mut Self {
-        self.push(ValueRef::Integer(value))
-    }
-
-    pub(crate) fn optional_int(&mut self, value: Option<i64>) -> &mut Self {
-        self.push(value.map_or(ValueRef::Null, ValueRef::Integer))
-    }
-
-    pub(crate) fn blob(&mut self, value: &'v [u8]) -> &mut Self {
-        self.push(ValueRef::Blob(value))
-    }
-
-    pub(crate) fn cow_blob(&mut self, value: Cow<'v, [u8]>) -> &mut Self {
-        match value {
-            Cow::Borrowed(value) => self.blob(value),
-            Cow::Owned(value) => self.owned_blob(value),
-        }
-    }
-
-    pub(crate) fn optional_cow_text(&mut self, value: Option<Cow<'v, str>>) -> &mut Self {
-        self.value(rows::Value::Text(value))
-    }
-
-    pub(crate) fn owned_blob(&mut self, value: impl Into<Vec<u8>>) -> &mut Self {
-        self.0.push(ToSqlOutput::Owned(Value::Blob(value.into())));
-        self
-    }
-
-    pub(crate) fn text(&mut self, value: &'v str) -> &mut Self {
-        self.push(ValueRef::Text(value.as_bytes()))
-    }
-
-    pub(crate) fn owned_text(&mut self, value: String) -> &mut Self {
-        self.0.push(ToSqlOutput::Owned(Value::Text(value)));
-        self
-    }
-
-    pub(crate) fn optional_blob(&mut self, value: Option<Vec<u8>>) -> &mut Self {
-        match value {
-            Some(value) => self.owned_blob(value),
-            None => self.push(ValueRef::Null),
-        }
-    }
-
-    pub(crate) fn optional_text(&mut self, value: Option<&'v str>) -> &mut Self {
-        match value {
-            Some(value) => self.text(value),
-            None => self.push(ValueRef::Null),
-        }
-    }
-
-    pub(crate) fn optional_owned_text(&mut self, value: Option<String>) -> &mut Self {
-        match value {
-            Some(value) => self.owned_text(value),
-            None => self.push(ValueRef::Null),
-        }
-    }
-
-    pub(crate) fn value(&mut self, value: rows::Value<'v>) -> &mut Self {
-        match value {
-            rows::Value::Int(value) => self.optional_int(value),
-            rows::Value::Flag(value) => self.int(value.into()),
-            rows::Value::Text(None) => self.nulls(1),
-            rows::Value::Text(Some(Cow::Borrowed(text))) => self.text(text),
-            rows::Value::Text(Some(Cow::Owned(text))) => self.owned_text(text),
-        }
-    }
-
-    pub(crate) fn nulls(&mut self, count: usize) -> &mut Self {
+    fn nulls(&mut self, count: usize) {
         self.0.resize_with(self.0.len() + count, || ToSqlOutput::Borrowed(ValueRef::Null));
-        self
     }
 
     /// The same values for sqlx.

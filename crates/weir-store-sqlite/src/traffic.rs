@@ -16,7 +16,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Batch, MAX_ROWS, Values, execute, fetch, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, query, values},
     transaction::Transaction,
 };
 
@@ -189,15 +189,13 @@ impl TrafficLog for SqliteStore {
         to: Timestamp,
         step: Duration,
     ) -> StoreResult<TrafficHistory> {
-        let mut values = Values::id(id.as_bytes());
-        values.int(from.as_nanos()).int(to.as_nanos()).int(step.as_nanos() as i64);
+        let values = values![id.as_bytes(), from, to, step.as_nanos() as i64];
         let rows = fetch(&self.readers, TRAFFIC, values, rows::traffic_at).await?;
         Ok(TrafficHistory::of_rows(rows))
     }
 
     async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, RecentTraffic>> {
-        let mut values = Values::default();
-        values.int(from.floor(TRAFFIC_BUCKET).as_nanos());
+        let values = values![from.floor(TRAFFIC_BUCKET)];
         let read = fetch(&self.readers, RECENT_TRAFFIC, values, rows::recent_traffic).await?;
         Ok(read.into_iter().collect())
     }
@@ -209,8 +207,7 @@ impl TrafficLog for SqliteStore {
         to: Timestamp,
         step: Duration,
     ) -> StoreResult<Vec<(Timestamp, Latencies)>> {
-        let mut values = Values::id(id.as_bytes());
-        values.int(from.as_nanos()).int(to.as_nanos()).int(step.as_nanos() as i64);
+        let values = values![id.as_bytes(), from, to, step.as_nanos() as i64];
         Ok(Latencies::of_rows(fetch(&self.readers, LATENCIES, values, rows::latency).await?))
     }
 
@@ -222,10 +219,8 @@ impl TrafficLog for SqliteStore {
     ) -> StoreResult<HashMap<DestinationId, Vec<(Timestamp, Traffic)>>> {
         let mut found: HashMap<_, Vec<_>> = HashMap::with_capacity(ids.len());
         for part in ids.chunks(MAX_ROWS) {
-            let mut values = Values::default();
-            values.int(from.as_nanos()).int(step.as_nanos() as i64);
-            let (sql, values) = TRAFFIC_OF.of(values, part, |values, id| {
-                values.blob(id.as_bytes());
+            let (sql, values) = TRAFFIC_OF.of(values![from, step.as_nanos() as i64], part, |values, id| {
+                values.bind(id.as_bytes());
             });
             let rows = fetch(&self.readers, sql, values, rows::traffic_of_destination_at).await?;
             for (id, at, traffic) in rows {
@@ -241,17 +236,12 @@ impl TrafficLog for SqliteStore {
         to: Timestamp,
         step: Duration,
     ) -> StoreResult<Vec<(Timestamp, String, Traffic)>> {
-        let mut values = Values::default();
-        values.int(from.as_nanos()).int(to.as_nanos()).int(step.as_nanos() as i64);
+        let values = values![from, to, step.as_nanos() as i64];
         Ok(fetch(&self.readers, TRAFFIC_BY_TENANT, values, rows::traffic_of_tenant).await?)
     }
 
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {
-        let values = || {
-            let mut values = Values::id(id.as_bytes());
-            values.int(from.floor(MINUTE).as_nanos());
-            values
-        };
+        let values = || values![id.as_bytes(), from.floor(MINUTE)];
         let summed = fetch(&self.readers, HEALTH, values(), rows::traffic_and_last_success).await?.pop();
         let histograms = fetch(&self.readers, HISTOGRAMS, values(), rows::histogram).await?;
         Ok(Health::of_rows(summed, histograms))
@@ -270,8 +260,7 @@ impl Transaction<'_, '_> {
 
     /// Folds some rows of traffic_changes. Returns how many.
     pub(crate) fn fold_traffic(&mut self) -> Result<u64> {
-        let mut step = Values::default();
-        step.int(i64::from(FOLDED_AT_ONCE) - 1);
+        let step = values![i64::from(FOLDED_AT_ONCE) - 1];
         let last = query(self.connection, LAST_OF_STEP, &step, |row| row.int(0))?.pop().unwrap_or(i64::MAX);
         for fold in [FOLD_ATTEMPTS, FOLD_LATENCIES, FOLD_NUMBERS, FOLD_SUCCESSES] {
             execute(self.connection, fold, &up_to(last))?;
@@ -297,25 +286,21 @@ impl Transaction<'_, '_> {
     fn roll_up(&mut self, roll_up: RollUp, now: Timestamp) -> Result<bool> {
         let RollUp { table, mark, bucket, .. } = roll_up;
         let bucket = bucket.as_nanos() as i64;
-        let mut values = Values::default();
-        values.int(roll_up.cutoff(now).as_nanos()).int(bucket);
+        let values = values![roll_up.cutoff(now), bucket];
         let first = format!(
             "SELECT min(at) FROM {table} WHERE at >= (SELECT {mark} FROM traffic_rolled_up) AND at < ? AND at % ? <> 0"
         );
         let first = query(self.connection, &first, &values, |row| row.optional_time(0))?.pop().flatten();
         let step = roll_up.step(first, now);
         if let Some((from, to)) = step.interval {
-            let mut values = Values::default();
-            values.int(from.as_nanos()).int(to.as_nanos()).int(bucket);
+            let values = values![from, to, bucket];
             let add = if table == "traffic" { ROLL_UP } else { ROLL_UP_HISTOGRAMS };
             execute(self.connection, add, &values)?;
             let delete = format!("DELETE FROM {table} WHERE at >= ? AND at < ? AND at % ? <> 0");
             execute(self.connection, &delete, &values)?;
         }
         let behind = format!("UPDATE traffic_rolled_up SET {mark} = ?1 WHERE {mark} < ?1");
-        let mut values = Values::default();
-        values.int(step.mark.as_nanos());
-        execute(self.connection, &behind, &values)?;
+        execute(self.connection, &behind, &values![step.mark])?;
         Ok(step.interval.is_some())
     }
 
@@ -324,15 +309,11 @@ impl Transaction<'_, '_> {
         let first = format!("SELECT min(at) FROM {table}");
         let first = query(self.connection, &first, &Values::default(), |row| row.optional_time(0))?.pop().flatten();
         let Some(until) = expiring.step(first, now) else { return Ok(false) };
-        let mut values = Values::default();
-        values.int(until.as_nanos());
-        execute(self.connection, &format!("DELETE FROM {table} WHERE at < ?"), &values)?;
+        execute(self.connection, &format!("DELETE FROM {table} WHERE at < ?"), &values![until])?;
         Ok(true)
     }
 }
 
 fn up_to(row: i64) -> Values<'static> {
-    let mut values = Values::default();
-    values.int(row);
-    values
+    values![row]
 }

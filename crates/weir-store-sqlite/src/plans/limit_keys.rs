@@ -12,6 +12,7 @@ use crate::{
     limit_keys::{FLOW_KEYS, FLOW_SENDS, KEY_BACKLOGS, KEY_COUNTS},
     purge::{WAITING_OF_FLOW, WAITING_OF_FLOW_WITH_TYPES},
     replays::count_sql,
+    sql::values,
 };
 
 const SENT: &str = "USING COVERING INDEX attempts_of_flow (flow_id=? AND sent_at>?)";
@@ -149,10 +150,8 @@ fn waiting(deliveries: u32) -> Connection {
 
 #[test]
 fn the_look_for_deliveries_without_a_key_and_the_list_of_keys_are_bounded() {
-    let mut read = Values::default();
-    read.blob(&[1]).int(0).int(KEYLESS_LOOKED_AT.into());
-    let mut keys = Values::default();
-    keys.blob(&[1]).int(i64::from(KEYS_LOOKED_AT) + 1).text("").int(i64::MAX);
+    let read = values![&[1], false, KEYLESS_LOOKED_AT];
+    let keys = values![&[1], i64::from(KEYS_LOOKED_AT) + 1, "", i64::MAX];
     for (deliveries, keyless, is_partial, listed) in [
         (KEYLESS_LOOKED_AT - 1, 1, false, KEYS_LOOKED_AT - 1),
         (KEYLESS_LOOKED_AT, 0, true, KEYS_LOOKED_AT),
