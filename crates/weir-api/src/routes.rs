@@ -190,148 +190,122 @@ const PUT: Verb = Verb(Method::PUT, MethodFilter::PUT);
 const PATCH: Verb = Verb(Method::PATCH, MethodFilter::PATCH);
 const DELETE: Verb = Verb(Method::DELETE, MethodFilter::DELETE);
 
-fn route<H, T, S>(
-    Verb(method, filter): Verb,
-    path: &'static str,
-    access: Access,
-    class: impl Into<Option<Class>>,
-    handler: H,
-) -> Route<S>
+/// Who may use a route, and the class of its requests.
+type Admission = (Access, Option<Class>);
+
+const OPEN: Admission = (Open, None);
+const INGESTS: Admission = (Role(Ingest), Some(Class::Ingest));
+const READS: Admission = (Role(Read), Some(Class::Read));
+const READS_MUCH: Admission = (Role(Read), Some(Class::Heavy));
+const OPERATES: Admission = (Role(Operate), Some(Class::Control));
+const ADMINISTERS: Admission = (Role(Admin), Some(Class::Control));
+
+fn route<H, T, S>(Verb(method, filter): Verb, path: &'static str, (access, class): Admission, handler: H) -> Route<S>
 where
     H: Handler<T, S>,
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Route { method, path, access, class: class.into(), work: Work::Light, handler: on(filter, handler) }
+    Route { method, path, access, class, work: Work::Light, handler: on(filter, handler) }
 }
 
 fn operation_table() -> Vec<Route<Arc<Operations>>> {
     vec![
         // Unknown parameters are refused here too, so a wrong probe fails at once.
-        route(GET, "/healthz", Open, None, health::live),
-        route(GET, "/readyz", Open, None, health::ready),
-        route(GET, "/metrics", Open, None, health::metrics),
+        route(GET, "/healthz", OPEN, health::live),
+        route(GET, "/readyz", OPEN, health::ready),
+        route(GET, "/metrics", OPEN, health::metrics),
     ]
 }
 
 fn table() -> Vec<Route<Api>> {
     vec![
-        route(POST, "/v1/events", Role(Ingest), Class::Ingest, ingest::post),
-        route(POST, "/v1/events/batch", Role(Ingest), Class::Ingest, ingest::post_batch),
-        route(GET, "/v1/events", Role(Read), Class::Read, events::list).of(Work::HeavyRead),
-        route(GET, "/v1/events/{id}", Role(Read), Class::Read, events::show),
-        route(POST, "/v1/destinations", Role(Operate), Class::Control, destinations::create),
-        route(GET, "/v1/destinations", Role(Read), Class::Read, destinations::list).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}", Role(Read), Class::Read, destinations::show),
-        route(PATCH, "/v1/destinations/{id}", Role(Operate), Class::Control, destinations::edit),
-        route(DELETE, "/v1/destinations/{id}", Role(Operate), Class::Control, destinations::delete),
-        route(PUT, "/v1/destinations/by-name/{tenant}/{name}", Role(Operate), Class::Control, destinations::put),
-        route(GET, "/v1/destinations/{id}/secret", Role(Admin), Class::Read, secrets::show),
-        route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), Class::Control, secrets::rotate),
-        route(GET, "/v1/destinations/{id}/backlog", Role(Read), Class::Read, backlog::show).of(Work::LightUnlessKeyed),
-        route(GET, "/v1/destinations/{id}/history", Role(Read), Class::Read, history::show).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/health", Role(Read), Class::Read, destinations::health::show)
-            .of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/rate", Role(Read), Class::Read, rate::show).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/overview", Role(Read), Class::Read, overview::show)
-            .of(Work::LightUnlessKeyed),
-        route(GET, "/v1/overview", Role(Read), Class::Read, overview::list),
-        route(GET, "/v1/overview/history", Role(Read), Class::Read, overview::history),
-        route(GET, "/v1/stream", Role(Read), Class::Read, stream::follow),
-        route(POST, "/v1/destinations/{id}/preview", Role(Read), Class::Heavy, preview::show).of(Work::HeavyRead),
-        route(POST, "/v1/destinations/{id}/simulate", Role(Read), Class::Heavy, simulate::run).of(Work::Simulation),
-        route(POST, "/v1/destinations/{id}/filter/try", Role(Read), Class::Read, destinations::filter::try_filter),
-        route(POST, "/v1/destinations/{id}/purge", Role(Operate), Class::Control, purge::purge),
-        route(GET, "/v1/destinations/{id}/audit", Role(Read), Class::Heavy, audit::show).of(Work::Audit),
-        route(POST, "/v1/destinations/{id}/test", Role(Operate), Class::Control, test_event::send),
-        route(POST, "/v1/destinations/{id}/release", Role(Operate), Class::Control, destinations::release),
-        route(POST, "/v1/destinations/{id}/override", Role(Operate), Class::Control, temporary::override_limits),
-        route(DELETE, "/v1/destinations/{id}/override", Role(Operate), Class::Control, temporary::end_override),
-        route(POST, "/v1/destinations/{id}/hold", Role(Operate), Class::Control, temporary::hold),
-        route(DELETE, "/v1/destinations/{id}/hold", Role(Operate), Class::Control, temporary::end_hold),
-        route(GET, "/v1/destinations/{id}/keys", Role(Read), Class::Read, limit_keys::list).of(Work::HeavyRead),
-        route(POST, "/v1/destinations/{id}/keys/{key}/pause", Role(Operate), Class::Control, limit_keys::pause),
-        route(POST, "/v1/destinations/{id}/keys/{key}/resume", Role(Operate), Class::Control, limit_keys::resume),
-        route(GET, "/v1/deliveries", Role(Read), Class::Read, deliveries::list::show).of(Work::HeavyRead),
-        route(GET, "/v1/deliveries/groups", Role(Read), Class::Read, deliveries::groups::show).of(Work::HeavyRead),
-        route(GET, "/v1/deliveries/{id}", Role(Read), Class::Read, deliveries::show),
-        route(POST, "/v1/deliveries/{id}/retry", Role(Operate), Class::Control, deliveries::retry),
-        route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), Class::Control, deliveries::cancel),
-        route(POST, "/v1/deliveries/{id}/discard", Role(Operate), Class::Control, deliveries::discard::discard_one),
-        route(POST, "/v1/deliveries/discard", Role(Operate), Class::Control, deliveries::discard::discard_all)
-            .of(Work::HeavyRead),
-        route(POST, "/v1/verify", Role(Read), Class::Read, verify::verify),
-        route(POST, "/v1/replays", Role(Operate), Class::Heavy, replays::create).of(Work::HeavyRead),
-        route(GET, "/v1/replays", Role(Read), Class::Read, replays::list).of(Work::HeavyRead),
-        route(GET, "/v1/replays/{id}", Role(Read), Class::Read, replays::show),
-        route(POST, "/v1/replays/{id}/cancel", Role(Operate), Class::Control, replays::cancel),
-        route(GET, "/v1/alerts", Role(Read), Class::Read, alerts::show),
-        route(PUT, "/v1/alerts", Role(Admin), Class::Control, alerts::set),
-        route(GET, "/v1/alerts/active", Role(Read), Class::Read, alerts::active::list).of(Work::HeavyRead),
-        route(GET, "/v1/shedding", Role(Admin), Class::Control, shedding::show),
-        route(PUT, "/v1/shedding", Role(Admin), Class::Control, shedding::set),
-        route(GET, "/v1/event-types", Role(Read), Class::Read, event_types::list).of(Work::HeavyRead),
-        route(GET, "/v1/event-types/{name}", Role(Read), Class::Read, event_types::show),
-        route(PUT, "/v1/event-types/{name}", Role(Operate), Class::Control, event_types::put),
-        route(DELETE, "/v1/event-types/{name}", Role(Operate), Class::Control, event_types::delete),
-        route(POST, "/v1/limit-groups", Role(Operate), Class::Control, limit_groups::create),
-        route(GET, "/v1/limit-groups", Role(Read), Class::Read, limit_groups::list).of(Work::HeavyRead),
-        route(GET, "/v1/limit-groups/{id}", Role(Read), Class::Read, limit_groups::show),
-        route(PATCH, "/v1/limit-groups/{id}", Role(Operate), Class::Control, limit_groups::edit),
-        route(DELETE, "/v1/limit-groups/{id}", Role(Operate), Class::Control, limit_groups::delete),
-        route(
-            PUT,
-            "/v1/limit-groups/by-name/{tenant}/{name}",
-            Role(Operate),
-            Class::Control,
-            limit_groups::by_name::put,
-        ),
-        route(POST, "/v1/limit-groups/{id}/reservations", Role(Ingest), Class::Ingest, reservations::create)
+        route(POST, "/v1/events", INGESTS, ingest::post),
+        route(POST, "/v1/events/batch", INGESTS, ingest::post_batch),
+        route(GET, "/v1/events", READS, events::list).of(Work::HeavyRead),
+        route(GET, "/v1/events/{id}", READS, events::show),
+        route(POST, "/v1/destinations", OPERATES, destinations::create),
+        route(GET, "/v1/destinations", READS, destinations::list).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}", READS, destinations::show),
+        route(PATCH, "/v1/destinations/{id}", OPERATES, destinations::edit),
+        route(DELETE, "/v1/destinations/{id}", OPERATES, destinations::delete),
+        route(PUT, "/v1/destinations/by-name/{tenant}/{name}", OPERATES, destinations::put),
+        route(GET, "/v1/destinations/{id}/secret", (Role(Admin), Some(Class::Read)), secrets::show),
+        route(POST, "/v1/destinations/{id}/rotate-secret", ADMINISTERS, secrets::rotate),
+        route(GET, "/v1/destinations/{id}/backlog", READS, backlog::show).of(Work::LightUnlessKeyed),
+        route(GET, "/v1/destinations/{id}/history", READS, history::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/health", READS, destinations::health::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/rate", READS, rate::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/overview", READS, overview::show).of(Work::LightUnlessKeyed),
+        route(GET, "/v1/overview", READS, overview::list),
+        route(GET, "/v1/overview/history", READS, overview::history),
+        route(GET, "/v1/stream", READS, stream::follow),
+        route(POST, "/v1/destinations/{id}/preview", READS_MUCH, preview::show).of(Work::HeavyRead),
+        route(POST, "/v1/destinations/{id}/simulate", READS_MUCH, simulate::run).of(Work::Simulation),
+        route(POST, "/v1/destinations/{id}/filter/try", READS, destinations::filter::try_filter),
+        route(POST, "/v1/destinations/{id}/purge", OPERATES, purge::purge),
+        route(GET, "/v1/destinations/{id}/audit", READS_MUCH, audit::show).of(Work::Audit),
+        route(POST, "/v1/destinations/{id}/test", OPERATES, test_event::send),
+        route(POST, "/v1/destinations/{id}/release", OPERATES, destinations::release),
+        route(POST, "/v1/destinations/{id}/override", OPERATES, temporary::override_limits),
+        route(DELETE, "/v1/destinations/{id}/override", OPERATES, temporary::end_override),
+        route(POST, "/v1/destinations/{id}/hold", OPERATES, temporary::hold),
+        route(DELETE, "/v1/destinations/{id}/hold", OPERATES, temporary::end_hold),
+        route(GET, "/v1/destinations/{id}/keys", READS, limit_keys::list).of(Work::HeavyRead),
+        route(POST, "/v1/destinations/{id}/keys/{key}/pause", OPERATES, limit_keys::pause),
+        route(POST, "/v1/destinations/{id}/keys/{key}/resume", OPERATES, limit_keys::resume),
+        route(GET, "/v1/deliveries", READS, deliveries::list::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/groups", READS, deliveries::groups::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/{id}", READS, deliveries::show),
+        route(POST, "/v1/deliveries/{id}/retry", OPERATES, deliveries::retry),
+        route(POST, "/v1/deliveries/{id}/cancel", OPERATES, deliveries::cancel),
+        route(POST, "/v1/deliveries/{id}/discard", OPERATES, deliveries::discard::discard_one),
+        route(POST, "/v1/deliveries/discard", OPERATES, deliveries::discard::discard_all).of(Work::HeavyRead),
+        route(POST, "/v1/verify", READS, verify::verify),
+        route(POST, "/v1/replays", (Role(Operate), Some(Class::Heavy)), replays::create).of(Work::HeavyRead),
+        route(GET, "/v1/replays", READS, replays::list).of(Work::HeavyRead),
+        route(GET, "/v1/replays/{id}", READS, replays::show),
+        route(POST, "/v1/replays/{id}/cancel", OPERATES, replays::cancel),
+        route(GET, "/v1/alerts", READS, alerts::show),
+        route(PUT, "/v1/alerts", ADMINISTERS, alerts::set),
+        route(GET, "/v1/alerts/active", READS, alerts::active::list).of(Work::HeavyRead),
+        route(GET, "/v1/shedding", ADMINISTERS, shedding::show),
+        route(PUT, "/v1/shedding", ADMINISTERS, shedding::set),
+        route(GET, "/v1/event-types", READS, event_types::list).of(Work::HeavyRead),
+        route(GET, "/v1/event-types/{name}", READS, event_types::show),
+        route(PUT, "/v1/event-types/{name}", OPERATES, event_types::put),
+        route(DELETE, "/v1/event-types/{name}", OPERATES, event_types::delete),
+        route(POST, "/v1/limit-groups", OPERATES, limit_groups::create),
+        route(GET, "/v1/limit-groups", READS, limit_groups::list).of(Work::HeavyRead),
+        route(GET, "/v1/limit-groups/{id}", READS, limit_groups::show),
+        route(PATCH, "/v1/limit-groups/{id}", OPERATES, limit_groups::edit),
+        route(DELETE, "/v1/limit-groups/{id}", OPERATES, limit_groups::delete),
+        route(PUT, "/v1/limit-groups/by-name/{tenant}/{name}", OPERATES, limit_groups::by_name::put),
+        route(POST, "/v1/limit-groups/{id}/reservations", INGESTS, reservations::create).of(Work::Wait),
+        route(POST, "/v1/limit-groups/by-name/{tenant}/{name}/reservations", INGESTS, reservations::create_by_name)
             .of(Work::Wait),
-        route(
-            POST,
-            "/v1/limit-groups/by-name/{tenant}/{name}/reservations",
-            Role(Ingest),
-            Class::Ingest,
-            reservations::create_by_name,
-        )
-        .of(Work::Wait),
-        route(GET, "/v1/limit-groups/{id}/reservations", Role(Read), Class::Read, reservations::list)
-            .of(Work::HeavyRead),
-        route(DELETE, "/v1/limit-groups/{id}/reservations/{rid}", Role(Ingest), Class::Ingest, reservations::cancel),
-        route(GET, "/v1/limit-groups/{id}/overview", Role(Read), Class::Read, limit_groups::figures::overview),
-        route(POST, "/v1/limit-groups/{id}/preview", Role(Read), Class::Heavy, limit_groups::figures::show_preview),
-        route(GET, "/v1/limit-groups/{id}/audit", Role(Read), Class::Heavy, limit_groups::audit::show).of(Work::Audit),
-        route(GET, "/v1/limit-groups/{id}/history", Role(Read), Class::Heavy, limit_groups::history::show)
-            .of(Work::HeavyRead),
-        route(
-            POST,
-            "/v1/limit-groups/{id}/override",
-            Role(Operate),
-            Class::Control,
-            limit_groups::temporary::override_limits,
-        ),
-        route(
-            DELETE,
-            "/v1/limit-groups/{id}/override",
-            Role(Operate),
-            Class::Control,
-            limit_groups::temporary::end_override,
-        ),
-        route(POST, "/v1/limit-groups/{id}/hold", Role(Operate), Class::Control, limit_groups::temporary::hold),
-        route(DELETE, "/v1/limit-groups/{id}/hold", Role(Operate), Class::Control, limit_groups::temporary::end_hold),
-        route(GET, "/v1/me", EveryKey, Class::Control, session::me),
-        route(POST, "/v1/session", Open, None, session::create),
-        route(DELETE, "/v1/session", Open, None, session::delete),
-        route(POST, "/v1/keys", Role(Admin), Class::Control, keys::create),
-        route(GET, "/v1/keys", Role(Admin), Class::Read, keys::list),
-        route(DELETE, "/v1/keys/{id}", Role(Admin), Class::Control, keys::delete),
-        route(GET, "/v1/activity", Role(Read), Class::Read, activity::list).of(Work::HeavyRead),
+        route(GET, "/v1/limit-groups/{id}/reservations", READS, reservations::list).of(Work::HeavyRead),
+        route(DELETE, "/v1/limit-groups/{id}/reservations/{rid}", INGESTS, reservations::cancel),
+        route(GET, "/v1/limit-groups/{id}/overview", READS, limit_groups::figures::overview),
+        route(POST, "/v1/limit-groups/{id}/preview", READS_MUCH, limit_groups::figures::show_preview),
+        route(GET, "/v1/limit-groups/{id}/audit", READS_MUCH, limit_groups::audit::show).of(Work::Audit),
+        route(GET, "/v1/limit-groups/{id}/history", READS_MUCH, limit_groups::history::show).of(Work::HeavyRead),
+        route(POST, "/v1/limit-groups/{id}/override", OPERATES, limit_groups::temporary::override_limits),
+        route(DELETE, "/v1/limit-groups/{id}/override", OPERATES, limit_groups::temporary::end_override),
+        route(POST, "/v1/limit-groups/{id}/hold", OPERATES, limit_groups::temporary::hold),
+        route(DELETE, "/v1/limit-groups/{id}/hold", OPERATES, limit_groups::temporary::end_hold),
+        route(GET, "/v1/me", (EveryKey, Some(Class::Control)), session::me),
+        route(POST, "/v1/session", OPEN, session::create),
+        route(DELETE, "/v1/session", OPEN, session::delete),
+        route(POST, "/v1/keys", ADMINISTERS, keys::create),
+        route(GET, "/v1/keys", (Role(Admin), Some(Class::Read)), keys::list),
+        route(DELETE, "/v1/keys/{id}", ADMINISTERS, keys::delete),
+        route(GET, "/v1/activity", READS, activity::list).of(Work::HeavyRead),
         // What an operator looks at first in an overload. It answers within two seconds, whatever is away.
-        route(GET, "/v1/status", Role(Read), Class::Control, status::show),
-        route(GET, "/openapi.json", Open, None, openapi::openapi),
-        route(GET, "/docs", Open, None, docs::page),
-        route(GET, "/", Open, None, docs::index),
+        route(GET, "/v1/status", (Role(Read), Some(Class::Control)), status::show),
+        route(GET, "/openapi.json", OPEN, openapi::openapi),
+        route(GET, "/docs", OPEN, docs::page),
+        route(GET, "/", OPEN, docs::index),
     ]
 }
 
@@ -424,7 +398,7 @@ mod tests {
         ] {
             let method = verb.0.clone();
             let handler = || async { weir_store::replica_answers(async { true }).await.to_string() };
-            let table = vec![route(verb, "/any", Open, None, handler).of(work)];
+            let table = vec![route(verb, "/any", OPEN, handler).of(work)];
             let mut request = Request::builder().method(method).uri("/any").body(Body::empty()).unwrap();
             request.extensions_mut().insert(Caller::for_test(Read));
             let answer = routed(table, None).with_state(()).oneshot(request).await.unwrap();
@@ -440,7 +414,7 @@ mod tests {
             let seats = [turn.seat().now_or_never(), turn.seat().now_or_never(), turn.seat().now_or_never()];
             seats.map(|seat| seat.is_some_and(|seat| seat.is_ok()).to_string()).join(" ")
         };
-        let table = vec![route(GET, "/any", Open, None, handler).of(Work::LightUnlessKeyed)];
+        let table = vec![route(GET, "/any", OPEN, handler).of(Work::LightUnlessKeyed)];
         let mut request = Request::builder().uri("/any").body(Body::empty()).unwrap();
         request.extensions_mut().insert(Caller::for_test(Read));
         let answer = routed(table, None).with_state(()).oneshot(request).await.unwrap();
@@ -451,7 +425,7 @@ mod tests {
     #[tokio::test]
     async fn a_handler_is_reached_by_the_right_role_alone() {
         let asked = |access: Access, caller: Option<Caller>, method: &str| {
-            let table = vec![route(GET, "/any", access, None, || async { "reached" })];
+            let table = vec![route(GET, "/any", (access, None), || async { "reached" })];
             let router = routed(table, None).with_state(());
             let mut request = Request::builder().method(method).uri("/any").body(Body::empty()).unwrap();
             if let Some(caller) = caller {
