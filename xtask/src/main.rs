@@ -169,7 +169,7 @@ fn test_steps() -> Vec<Step> {
         Step::tests(
             "Tests of the other libraries, which use servers or real time, and of deploy/ and k8s/",
             &LIBRARIES,
-            &["timed", "beside"],
+            &["timed", "conformance", "beside"],
         ),
         // The binary has no library, so it has no examples. With it, cargo would build most dependencies again.
         Step::new("Examples in the documentation", &["test", "--workspace", "--exclude", "weir", "--doc"]),
@@ -297,7 +297,7 @@ mod tests {
         }
         // The filters of the other groups name no test of the whole program, or only such tests.
         let expected = [
-            (LIBRARIES.join(" "), vec!["waiting", "computing", "timed", "beside", "model"]),
+            (LIBRARIES.join(" "), vec!["waiting", "computing", "timed", "conformance", "beside", "model"]),
             (WHOLE_PROGRAM.join(" "), vec!["waiting", "timed", "proofs", "alone"]),
         ];
         assert_eq!(groups, expected.iter().flat_map(|(_, groups)| groups).copied().collect());
