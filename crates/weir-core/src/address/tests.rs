@@ -144,9 +144,28 @@ fn every_spelling_of_an_address_in_a_url_is_judged() {
     assert_eq!(check(&allowing(&["127.0.0.0/8"]), "https://0x7f.1/"), Ok(()));
 }
 
+/// The tables of international names may come from another crate with another version of `idna_adapter`.
+#[test]
+fn an_international_name_is_used_in_its_ascii_form_or_refused() {
+    for (url, host) in [
+        ("https://BÜCHER.example/", "xn--bcher-kva.example"),
+        ("https://faß.example/", "xn--fa-hia.example"),
+        ("https://例え.テスト/", "xn--r8jz45g.xn--zckzah"),
+        ("https://مثال.إختبار/", "xn--mgbh0fb.xn--kgbechtv"),
+        ("https://ｅｘａｍｐｌｅ.com/", "example.com"),
+    ] {
+        assert_eq!(Url::parse(url).unwrap().host_str(), Some(host), "{url}");
+        assert_eq!(check(&strict(), url), Ok(()), "{url}");
+    }
+    for url in ["https://xn--/", "https://a\u{202e}b.example/", "https://\u{ad}/", "https://\u{378}.example/"] {
+        assert!(Url::parse(url).is_err(), "{url}");
+    }
+}
+
 #[test]
 fn localhost_by_name_is_refused_unless_loopback_is_allowed() {
-    for name in ["localhost", "LOCALHOST", "localhost.", "a.localhost", "a.b.LocalHost."] {
+    let spellings = "localhost LOCALHOST localhost. a.localhost a.b.LocalHost. ｌｏｃａｌｈｏｓｔ local\u{ad}host";
+    for name in spellings.split(' ') {
         let url = format!("https://{name}:8443/hook");
         assert!(matches!(check(&strict(), &url), Err(AddressRefusal::Localhost(_))), "{name}");
     }
