@@ -27,20 +27,25 @@
 //! (Cardwell et al. 2016) for goodput as the anchor; the AWS SDKs' adaptive mode and Vector's ARC for what answers mean;
 //! failsafe-go for the doubt whether load is the cause.
 
+mod concurrency;
 mod cursor;
+mod epoch;
 mod fall;
 mod floor;
+mod growth;
 mod held;
 mod observed;
 mod reason;
 mod refusals;
 mod sample;
+mod told;
 mod window;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::{concurrency::Crowding, epoch::Epoch, floor::Floor, held::Wall, refusals::Doubt, told::Told};
 pub use self::{
     cursor::PaceCursor,
     fall::{COMPARED, Fall},
@@ -48,57 +53,27 @@ pub use self::{
     reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},
 };
-use self::{
-    floor::{Floor, Judgement},
-    held::Wall,
-    refusals::Doubt,
-};
 use crate::{RateLimits, Timestamp};
 
 /// The pace at which an unknown receiver is tried first.
 const FIRST_PER_S: f64 = 10.0;
-/// An epoch is as long and has as many answers, or it is as long as [`LONGEST_EPOCH_S`].
+/// An epoch lasts this long at least.
 const EPOCH_S: f64 = 1.0;
-const EPOCH_ANSWERS: u32 = 10;
-const LONGEST_EPOCH_S: f64 = 60.0;
-/// One or two refusals may be chance, so an epoch with them is longer.
-const DOUBTFUL_ANSWERS: u32 = 50;
-const DOUBTFUL_S: f64 = 5.0;
-/// With half of the answers bad, an epoch ends early.
-const EARLY_S: f64 = 0.25;
 /// After a cut, relative to what the receiver took, and where the climb ends.
 const CUT: f64 = 0.9;
 const CLIMBED: f64 = 0.97;
-const CLIMB: f64 = 1.05;
-/// Probes: the first step, its growth in each epoch, and the largest one.
+/// The first step of a probe.
 const FIRST_STEP: f64 = 0.02;
-/// Steps do not grow before the pace is so far above the ceiling that the receiver must have changed.
-const KNOWN: f64 = 1.1;
-const STEP_GROWTH: f64 = 1.4;
-const LARGEST_STEP: f64 = 0.25;
-/// In one window of a receiver that counts longer ones.
-const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
-/// A rest, and how long it becomes when the same ceiling is met again.
+/// The first rest.
 const REST_S: f64 = 5.0;
-const LONGEST_REST_S: f64 = 20.0;
-/// A rest also pays for the refusals of the ascent before it: they are to be this share of the sends.
-const REFUSED: f64 = 0.01;
-const LONGEST_PAID_REST_S: f64 = 25.0;
 /// How long a wall is remembered: a receiver that counts minutes does so for ever, and is met again once an hour.
 const MEMORY_LASTS_S: f64 = 3_600.0;
 /// A background is tested anew after this time, and after twice as long each time that it is confirmed.
 const BACKGROUND_TEST_S: f64 = 60.0;
-/// A window, relative to the requests that are in flight without a queue, and the places beside them.
-const SLACK: f64 = 1.5;
-const SPARE_PLACES: f64 = 4.0;
-/// How much smaller the window is made to see whether answers come sooner.
-const WINDOW_TEST: f64 = 0.5;
 /// The store has a copy of the state that is no older than this when the pace has changed by a tenth.
 const COPY_EVERY_S: f64 = 10.0;
 /// A copy that is younger than this is fresh.
 const FRESH_S: f64 = 60.0;
-/// The pace that is kept above the goodput while the window binds.
-const HEADROOM: f64 = 1.3;
 
 /// What an operator chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -134,22 +109,6 @@ impl Settings {
     pub fn within(self, limits: &RateLimits) -> Self {
         let most = [self.max_per_s, limits.per_second()].into_iter().flatten().reduce(f64::min);
         Self { max_per_s: most, ..self }
-    }
-}
-
-/// What an epoch has seen so far.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Epoch {
-    from: Timestamp,
-    sent: u32,
-    /// Whether a send had to wait because the window was full.
-    was_full: bool,
-    answers: Sample,
-}
-
-impl Epoch {
-    fn new(from: Timestamp) -> Self {
-        Self { from, sent: 0, was_full: false, answers: Sample::default() }
     }
 }
 
@@ -207,8 +166,11 @@ pub struct AdaptiveRate {
     late_window: Option<f64>,
     refused_window: Option<f64>,
     /// The goodput when the window by refusals was found, and how often it was made smaller without success.
-    goodput_before_narrowing: f64,
+    #[serde(default)]
+    used_before_narrowing: f64,
     narrowed: u8,
+    #[serde(default)]
+    crowding: Crowding,
     trusts_refused_window: Timestamp,
     /// How far the window has been widened since a test has found that the answers are slow for another reason.
     #[serde(default)]
@@ -221,12 +183,8 @@ pub struct AdaptiveRate {
     wall: Option<Wall>,
     /// The longest wall of the last hour, and when it ended or a refusal confirmed it.
     longest_wall: (f64, Timestamp),
-    /// After a wall as long as a `Retry-After` said: how long the pace has been well above the ceiling without a refusal. After
-    /// twice as long as the wall, the receiver counts shorter windows than it says.
     #[serde(default)]
-    outgrown_s: Option<f64>,
-    #[serde(default)]
-    says_too_long: bool,
+    told: Told,
     /// When the present cycle began and what has been taken since: what a receiver that counts minutes takes in one.
     cycle_from: Timestamp,
     cycle_ok: u64,
@@ -272,8 +230,9 @@ impl AdaptiveRate {
             explained_ln: f64::MIN,
             late_window: None,
             refused_window: None,
-            goodput_before_narrowing: 0.0,
+            used_before_narrowing: 0.0,
             narrowed: 0,
+            crowding: Crowding::default(),
             trusts_refused_window: Timestamp::MIN,
             widened: None,
             window_test: None,
@@ -282,8 +241,7 @@ impl AdaptiveRate {
             advertised: None,
             wall: None,
             longest_wall: (0.0, Timestamp::MIN),
-            outgrown_s: None,
-            says_too_long: false,
+            told: Told::default(),
             cycle_from: now,
             cycle_ok: 0,
             epoch: Epoch::new(now),
@@ -385,180 +343,8 @@ impl AdaptiveRate {
         needs
     }
 
-    /// Takes the report of a worker.
-    fn observe(&mut self, sample: &Sample, now: Timestamp) {
-        if let Some(quota) = sample.quota.filter(|quota| quota.remaining > 0 && quota.reset > now) {
-            let left_s = quota.reset.since(now).as_secs_f64().max(1.0);
-            self.advertised = Some((0.95 * f64::from(quota.remaining) / left_s, quota.reset));
-        }
-        self.cycle_ok += u64::from(sample.ok);
-        if let Some(until) = sample.held_until.filter(|until| *until > now) {
-            self.stand(Some(until), true, now);
-        }
-        if sample.generation != self.generation {
-            return;
-        }
-        match &mut self.wall {
-            Some(wall) if sample.ok > 0 => {
-                let wall = *wall;
-                self.resume(&wall, now);
-            }
-            Some(wall) => wall.refused(now),
-            None => self.epoch.answers.merge(sample),
-        }
-    }
-
-    /// Judges the epoch if it has ended.
-    fn step(&mut self, now: Timestamp) {
-        if self.wall.is_some() {
-            return;
-        }
-        let Epoch { from, sent, was_full, answers: all } = self.epoch;
-        let (answers, errors) = self.without_errors(&all);
-        let dt = now.since(from).as_secs_f64();
-        let n = answers.answers();
-        let is_wall = answers.ok == 0 && answers.bad >= self.refusals_of_a_wall() && dt >= EPOCH_S;
-        let is_early =
-            dt >= EARLY_S && f64::from(answers.bad) >= 5.0 + self.background * f64::from(n) && answers.bad * 2 >= n;
-        // A few refusals may be chance: they wait for more answers.
-        let is_excused = self.is_excused(&answers);
-        let is_doubtful = ((1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS
-            || answers.bad >= 3 && self.may_be_excused(&answers))
-            && dt < DOUBTFUL_S
-            && !is_excused
-            && self.background == 0.0;
-        let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
-        if !is_early && !is_over && !is_wall && dt < LONGEST_EPOCH_S {
-            return;
-        }
-        // A slow pace has few slots in an epoch, and a part of one sends nothing.
-        let slots = (self.per_s(now) * dt).floor().max(1.0);
-        let is_paced = f64::from(sent) >= 0.85 * slots;
-        let rate = if f64::from(sent) >= slots {
-            self.per_s(now)
-        } else {
-            self.rate.min(f64::from(sent.max(all.answers())) / dt)
-        };
-        self.epoch = Epoch::new(now);
-        self.note_errors(errors);
-        self.note_start(&answers, rate, is_excused, now);
-        let is_settling = !is_early && answers.bad.saturating_mul(std::mem::replace(&mut self.settling, u32::MAX)) < n;
-        if self.resolve(&answers, now) {
-            self.proven = None;
-        } else if is_settling && answers.bad > 0 && self.is_recent_cut(10.0, now) {
-            // A window of the receiver still counts the sends before the cut.
-        } else if is_early && answers.ok > 0 && self.is_cut_proven && self.is_recent_cut(2.0 * EARLY_S, now) {
-            // A receiver that counts what it refused needs a moment, too.
-        } else if self.doubt.is_none() {
-            match if is_excused { Judgement::Fine } else { self.judge(&answers, is_early, now) } {
-                Judgement::TooMany(answers) => self.refused(&answers, rate, is_early, dt, now),
-                Judgement::Unclear => {}
-                Judgement::Fine => self.fine(&answers, rate, was_full && !is_paced, is_paced, dt, now),
-            }
-        }
-        self.place_window();
-        self.name_bounds(now);
-    }
-
-    /// An epoch in which not too much was refused.
-    fn fine(&mut self, answers: &Sample, rate: f64, is_full: bool, is_paced: bool, dt: f64, now: Timestamp) {
-        self.narrowed = 0;
-        // With a background one epoch proves little.
-        self.proven = (self.background == 0.0).then_some(rate);
-        self.note_floor(answers);
-        if is_full {
-            return self.full(answers, rate, now);
-        }
-        (self.late, self.late_epochs) = (Sample::default(), 0);
-        self.may_widen();
-        self.learn_base(answers);
-        if !is_paced {
-            self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);
-        } else if !self.tests_background(now) {
-            self.grow(dt, now);
-        }
-    }
-
-    /// What bounds the pace from outside is said instead of what it would do itself.
-    fn name_bounds(&mut self, now: Timestamp) {
-        let is_up = matches!(self.reason, Reason::Starting | Reason::Growing | Reason::Resting);
-        if is_up && self.per_s(now) < self.rate {
-            self.say(Reason::Advertised, format!("the receiver announced {:.3}/s", self.per_s(now)), now);
-        } else if is_up && self.settings.max_per_s.is_some_and(|most| self.rate >= most) {
-            self.say(Reason::AtLimit, "the limit is lower than what the receiver takes".to_owned(), now);
-        }
-    }
-
-    fn epoch_answers(&self) -> u32 {
-        // What depends on a spread needs as many answers as it asks for.
-        let of_test = self.window_test.map_or(0, |test| test.answers);
-        EPOCH_ANSWERS.max(of_test)
-    }
-
     fn clamped(&self, rate: f64) -> f64 {
         rate.min(self.settings.max_per_s.unwrap_or(f64::INFINITY)).max(self.settings.min_per_s)
-    }
-
-    /// The longest wall of the last hour: how long the receiver's memory is.
-    fn memory_s(&self, now: Timestamp) -> f64 {
-        let (longest, at) = self.longest_wall;
-        if now.since(at).as_secs_f64() < MEMORY_LASTS_S { longest.clamp(1.0, 60.0) } else { 1.0 }
-    }
-
-    /// Whether the receiver counts long windows, which fill up.
-    fn counts_windows(&self, now: Timestamp) -> bool {
-        self.memory_s(now) >= held::TELLING_S && !self.says_too_long
-    }
-
-    fn first_rest_s(&self, now: Timestamp) -> f64 {
-        REST_S.max(2.0 * self.memory_s(now))
-    }
-
-    fn longest_rest_s(&self, now: Timestamp) -> f64 {
-        LONGEST_REST_S.max(10.0 * self.memory_s(now))
-    }
-
-    /// A clean epoch in which the pace decided.
-    fn grow(&mut self, dt: f64, now: Timestamp) {
-        let Some(ceiling) = self.ceiling else {
-            self.rate = self.clamped(self.rate * 2.0);
-            return self.say(Reason::Starting, "no refusal so far".to_owned(), now);
-        };
-        if self.explained_ln > f64::MIN {
-            // Late answers bounded the pace, and the window still does.
-            self.rate = self.clamped(self.rate * (1.0 + LARGEST_STEP));
-            return self.say(Reason::Growing, "answers are no longer late".to_owned(), now);
-        }
-        let climbed = CLIMBED * ceiling;
-        if self.rate < climbed {
-            self.rate = self.clamped((self.rate * CLIMB).min(climbed));
-            return self.say(Reason::Growing, format!("the receiver took {ceiling:.3}/s"), now);
-        }
-        // A rest that has not begun ends at the end of time; a copy of the state is exact to the millisecond.
-        if self.rest_until > now + seconds(86_400.0) {
-            // The refusals of the last ascent are to be one in a hundred.
-            let is_counting = self.counts_windows(now);
-            let (budget, most_s) =
-                if is_counting { (REFUSED / 2.0, self.longest_rest_s(now)) } else { (REFUSED, LONGEST_PAID_REST_S) };
-            let paid_s = (self.refused_since_rest / (budget * self.rate)).min(most_s);
-            self.rest_until = now + seconds(self.rest_s.max(paid_s));
-            self.refused_since_rest = 0.0;
-        }
-        if now < self.rest_until {
-            return self.say(Reason::Resting, format!("just below {ceiling:.3}/s, where the receiver refused"), now);
-        }
-        let memory_s = if self.says_too_long { 1.0 } else { self.memory_s(now) };
-        if self.rate < KNOWN * ceiling {
-            self.step = FIRST_STEP;
-        } else if let Some(outgrown_s) = &mut self.outgrown_s {
-            *outgrown_s += dt;
-            self.says_too_long |= *outgrown_s >= 2.0 * memory_s;
-        }
-        let largest = if memory_s < held::TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
-        let most = largest.min(largest * dt / memory_s);
-        self.rate = self.clamped(self.rate * (1.0 + self.step.min(most)));
-        self.step = (self.step * STEP_GROWTH).min(most);
-        self.say(Reason::Growing, "no refusal since the last rest".to_owned(), now);
     }
 }
 

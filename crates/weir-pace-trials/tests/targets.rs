@@ -214,7 +214,7 @@ fn receivers_that_were_written_down_before_they_were_played_are_used() {
     let mut missed = Vec::new();
     for scenario in strange::all() {
         let (goodput, refused) = match scenario.name {
-            "concurrency limit 3 of 50, 400 and 100 ms" => (0.4, 0.08),
+            "concurrency limit 3 of 50, 400 and 100 ms" => (0.64, 0.035),
             "concurrency limit 5/2/10 of 100 ms" => (0.74, 0.03),
             "strangers walk between 20 and 80 %" => (0.7, 0.03),
             "leaky bucket 50/10/100, sends 5 ms late" => (0.64, 0.02),
@@ -229,6 +229,25 @@ fn receivers_that_were_written_down_before_they_were_played_are_used() {
         }
     }
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// The few refusals of a pace that is nearly right show the limit of the concurrency. Without that a seed is used to 0.36, and
+/// 6 % are refused after the answers have become slower. And a wall that is met again soon is no long window at once: without
+/// that a seed is used to 0.11.
+#[test]
+fn no_seed_takes_a_limit_of_the_concurrency_or_a_long_retry_after_for_something_else() {
+    for (name, goodput, refused) in [
+        ("concurrency limit 3 of 50, 400 and 100 ms", 0.6, 0.04),
+        ("concurrency limit 5/2/10 of 100 ms", 0.72, 0.03),
+        ("policer 40, Retry-After of 20 s", 0.5, 0.01),
+    ] {
+        let scenario = strange::all().into_iter().find(|scenario| scenario.name == name).expect("a scenario");
+        for (seed, figures) in (1..).zip(play(&scenario, ALL[0], 12)) {
+            let least = figures.goodput.iter().copied().fold(1.0, f64::min);
+            let most = figures.refused.iter().copied().fold(0.0, f64::max);
+            assert!(least >= goodput && most <= refused, "{name}, seed {seed}: {figures:?}");
+        }
+    }
 }
 
 /// Errors must not hide a limit, however it refuses, and no trial goes beyond the hard limit.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AdaptiveRate, CUT, Epoch, FIRST_STEP, Reason, seconds};
+use super::{AdaptiveRate, CUT, FIRST_STEP, Reason, epoch::Epoch, seconds};
 use crate::{Timestamp, time::InWords};
 
 /// After 429s for at least this time, the rate at which sends were taken before is believed to be the receiver's.
@@ -73,15 +73,15 @@ impl AdaptiveRate {
         let cycle_s = now.since(self.cycle_from).as_secs_f64();
         let goodput = self.cycle_ok as f64 / cycle_s.max(1.0);
         let is_recent_cut = self.is_recent_cut(10.0, now);
-        if length >= TELLING_S && wall.since.since(self.cycle_from).as_secs_f64() < length {
-            // It was met again so soon that a window may have filled up.
-            self.says_too_long = false;
+        if length >= TELLING_S {
+            self.told.over(wall.since.since(self.cycle_from).as_secs_f64() < length);
         }
         let (taken, share) = if !wall.is_quota {
             (self.rate, 0.7)
-        } else if length >= TELLING_S && wall.is_told && self.says_too_long {
+        } else if length >= TELLING_S && wall.is_told && self.told.is_too_long() {
             // The pace of the last clean epoch.
-            (self.proven.unwrap_or(0.8 * self.rate).min(self.rate), 0.95)
+            let taken = self.proven.unwrap_or(0.8 * self.rate).min(self.rate);
+            (if self.told.is_doubted() { 0.8 * taken } else { taken }, 0.95)
         } else if length >= TELLING_S {
             (goodput.min(self.rate), 0.95)
         } else if is_recent_cut && self.is_cut_proven {
@@ -94,7 +94,7 @@ impl AdaptiveRate {
         if wall.is_quota && (length >= longest || now.since(at).as_secs_f64() > super::MEMORY_LASTS_S) {
             self.longest_wall = (length, now);
         }
-        self.outgrown_s = (length >= TELLING_S && wall.is_told).then_some(0.0);
+        self.told.begin(length >= TELLING_S && wall.is_told);
         self.wall = None;
         self.step = FIRST_STEP;
         self.cut_to(taken, now);

@@ -281,7 +281,7 @@ impl AdaptiveRate {
         self.settling = 3;
         self.generation = self.generation.wrapping_add(1);
         self.rest_until = Timestamp::MAX;
-        self.outgrown_s = self.outgrown_s.map(|_| 0.0);
+        self.told.refused();
     }
 
     pub(super) fn is_recent_cut(&self, within_s: f64, now: Timestamp) -> bool {

@@ -50,6 +50,9 @@ pub struct Sample {
     pub sum_ln2: f64,
     /// The sum of the requests in flight when the slots of ok answers were granted, and the least number for a bad one.
     pub ok_in_flight: u64,
+    /// The sum of the squares of these numbers, for their variance.
+    #[serde(default)]
+    pub ok_in_flight2: u64,
     pub bad_in_flight: u64,
     pub least_bad_in_flight: u32,
     /// Until when a `Retry-After` holds the destination.
@@ -76,6 +79,7 @@ impl Sample {
                 self.sum_ln += ln;
                 self.sum_ln2 += ln * ln;
                 self.ok_in_flight += u64::from(in_flight);
+                self.ok_in_flight2 += u64::from(in_flight) * u64::from(in_flight);
             }
             Verdict::Throttled | Verdict::Failed => {
                 let least = if self.bad == 0 { in_flight } else { self.least_bad_in_flight.min(in_flight) };
@@ -130,6 +134,7 @@ impl Sample {
         self.sum_ln += other.sum_ln;
         self.sum_ln2 += other.sum_ln2;
         self.ok_in_flight += other.ok_in_flight;
+        self.ok_in_flight2 += other.ok_in_flight2;
         self.bad_in_flight += other.bad_in_flight;
     }
 

@@ -1,8 +1,15 @@
 //! The window: how many requests may be in flight.
 
-use super::{AdaptiveRate, HEADROOM, REST_S, Reason, SLACK, SPARE_PLACES, Sample, WINDOW_TEST, WindowTest, seconds};
+use super::{AdaptiveRate, REST_S, Reason, Sample, WindowTest, seconds};
 use crate::Timestamp;
 
+/// A window, relative to the requests that are in flight without a queue, and the places beside them.
+const SLACK: f64 = 1.5;
+const SPARE_PLACES: f64 = 4.0;
+/// How much smaller the window is made to see whether answers come sooner.
+const WINDOW_TEST: f64 = 0.5;
+/// The pace that is kept above the goodput while the window binds.
+const HEADROOM: f64 = 1.3;
 /// Answers are late when they take so many times the base.
 const LATE: f64 = 1.3;
 /// The longest time between two tests of the window.
@@ -47,7 +54,7 @@ impl AdaptiveRate {
             return self.tested(&test, answers, now);
         }
         if self.refused_window.is_some_and(|window| window <= self.late_window.unwrap_or(f64::INFINITY)) {
-            return self.widen(goodput, now);
+            return self.widen(goodput, answers, now);
         }
         if !self.settings.latency {
             return self.say(Reason::Latency, "as many requests are in flight as may be".to_owned(), now);
@@ -95,7 +102,7 @@ impl AdaptiveRate {
     }
 
     /// The window binds for a reason, so the pace stays near the goodput.
-    fn follow(&mut self, goodput: f64) {
+    pub(super) fn follow(&mut self, goodput: f64) {
         if self.rate > 1.15 * HEADROOM * goodput {
             self.rate = self.clamped((HEADROOM * goodput).max(0.7 * self.rate));
         }
@@ -128,53 +135,5 @@ impl AdaptiveRate {
     pub(super) fn window_test_over(&mut self, now: Timestamp) {
         self.next_window_test = now + seconds(self.window_test_wait_s);
         self.window_test_wait_s = (2.0 * self.window_test_wait_s).min(LONGEST_WAIT_S);
-    }
-
-    /// Whether the receiver limits its concurrency: it refuses what finds more others in flight, or what exceeds the
-    /// window that it has shown before.
-    pub(super) fn is_by_concurrency(&self, answers: &Sample) -> bool {
-        let least = f64::from(answers.least_bad_in_flight);
-        answers.refuses_by_concurrency() || self.refused_window.is_some_and(|window| least >= window.round() - 1.0)
-    }
-
-    /// The window goes below the least that was refused. Returns whether that is of use.
-    pub(super) fn narrow(&mut self, answers: &Sample, goodput: f64, text: &str, now: Timestamp) -> bool {
-        let refused = answers.least_bad_in_flight;
-        self.narrowed += 1;
-        if self.refused_window.is_none() {
-            self.goodput_before_narrowing = goodput;
-        }
-        if self.narrowed > 4 || goodput < 0.7 * self.goodput_before_narrowing {
-            // Smaller windows have not helped: the pace must.
-            (self.refused_window, self.narrowed) = (None, 0);
-            self.trusts_refused_window = now + seconds(120.0);
-            return false;
-        }
-        let old = self.refused_window.unwrap_or(f64::INFINITY);
-        let window = f64::from(refused.saturating_sub(1)).min(old.round() - 1.0).max(1.0);
-        let is_same = window >= 0.8 * old;
-        self.rest_s = if is_same { (2.0 * self.rest_s).min(self.longest_rest_s(now)) } else { REST_S };
-        self.refused_window = Some(window);
-        self.generation = self.generation.wrapping_add(1);
-        self.rest_until = now + seconds(self.rest_s);
-        self.say(Reason::Throttled, format!("{text}, when {refused} or more were in flight"), now);
-        true
-    }
-
-    /// After a rest one more request may be in flight.
-    fn widen(&mut self, goodput: f64, now: Timestamp) {
-        if goodput < 0.7 * self.goodput_before_narrowing {
-            self.refused_window = None;
-            self.trusts_refused_window = now + seconds(120.0);
-            return;
-        }
-        self.follow(goodput);
-        if now >= self.rest_until
-            && let Some(window) = &mut self.refused_window
-        {
-            *window += (0.05 * *window).max(1.0);
-            self.rest_until = now + seconds(1.0);
-        }
-        self.say(Reason::Resting, "as many requests are in flight as the receiver takes".to_owned(), now);
     }
 }

@@ -1,0 +1,157 @@
+//! Limits of the concurrency: receivers that refuse what finds too many others in flight.
+//!
+//! The queue counts with each grant how many are in flight, and a request that such a receiver refuses has found more than
+//! those that it takes. A few refusals in an epoch do not show that, so the evidence is kept over epochs. Then the window
+//! goes below the least that was refused, and after a rest one more request is tried.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AdaptiveRate, REST_S, Reason, Sample, seconds};
+use crate::Timestamp;
+
+/// So many refused requests say whether they found more in flight.
+const FEWEST: f64 = 5.0;
+/// Older refusals count half when there are more than so many.
+const REMEMBERED: f64 = 40.0;
+/// By how many standard deviations those in flight must be more.
+const CLEAR: f64 = 4.0;
+/// And by how many requests on average, and by which part. Where many are in flight, an even pace is taken as well as a window.
+const MORE: f64 = 0.5;
+const MORE_OF: f64 = 0.15;
+/// A pace that rises faster than this finds more in flight for that reason.
+const STEADY_STEP: f64 = 0.05;
+/// If less than this part of what was in service before is in service with a smaller window, it was no limit of the
+/// concurrency. Requests in service and not goodput: answers may have become slower.
+const STILL_USED: f64 = 0.75;
+/// For so long after such a mistake.
+const DISTRUSTED_S: f64 = 120.0;
+
+/// By how much the refused requests found more in flight than those that were taken in the same epochs.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Crowding {
+    refused: f64,
+    /// The sum over the refused, its variance if they found the same, and what is wanted of it.
+    excess: f64,
+    variance: f64,
+    wanted: f64,
+}
+
+impl Crowding {
+    fn add(&mut self, answers: &Sample) {
+        let (ok, bad) = (f64::from(answers.ok), f64::from(answers.bad));
+        if answers.ok < 3 || answers.bad == 0 {
+            return;
+        }
+        if self.refused > REMEMBERED {
+            let Self { excess, variance, refused, wanted } = *self;
+            *self =
+                Self { excess: excess / 2.0, variance: variance / 2.0, refused: refused / 2.0, wanted: wanted / 2.0 };
+        }
+        let mean = answers.ok_in_flight as f64 / ok;
+        // Whole numbers: their variance is known no better.
+        let variance = (answers.ok_in_flight2 as f64 / ok - mean * mean).max(0.25);
+        self.excess += answers.bad_in_flight as f64 - bad * mean;
+        self.variance += bad * variance * (1.0 + bad / ok);
+        self.refused += bad;
+        self.wanted += bad * MORE.max(MORE_OF * mean);
+    }
+
+    fn is_clear(&self) -> bool {
+        self.refused >= FEWEST && self.excess >= CLEAR * self.variance.sqrt() && self.excess >= self.wanted
+    }
+}
+
+impl AdaptiveRate {
+    pub(super) fn note_crowding(&mut self, answers: &Sample) {
+        if self.ceiling.is_some() && self.step <= STEADY_STEP {
+            self.crowding.add(answers);
+        }
+    }
+
+    /// Whether the receiver limits its concurrency: it refuses what finds more others in flight, or what exceeds the
+    /// window that it has shown before.
+    pub(super) fn is_by_concurrency(&self, answers: &Sample) -> bool {
+        let least = f64::from(answers.least_bad_in_flight);
+        answers.refuses_by_concurrency()
+            || self.crowding.is_clear()
+            || self.refused_window.is_some_and(|window| least >= window.round() - 1.0)
+    }
+
+    /// The window goes below the least that was refused. Returns whether that is of use.
+    pub(super) fn narrow(&mut self, answers: &Sample, goodput: f64, text: &str, now: Timestamp) -> bool {
+        let refused = answers.least_bad_in_flight;
+        let used = goodput * answers.mean_s();
+        self.narrowed += 1;
+        self.crowding = Crowding::default();
+        if self.refused_window.is_none() {
+            self.used_before_narrowing = used;
+        }
+        if self.narrowed > 4 || answers.ok >= 3 && used < STILL_USED * self.used_before_narrowing {
+            // Smaller windows have not helped: the pace must.
+            (self.refused_window, self.narrowed) = (None, 0);
+            self.trusts_refused_window = now + seconds(DISTRUSTED_S);
+            return false;
+        }
+        let old = self.refused_window.unwrap_or(f64::INFINITY);
+        let window = f64::from(refused.saturating_sub(1)).min(old.round() - 1.0).max(1.0);
+        // The window was one larger at least for a moment, to see whether that is taken.
+        let is_same = window >= (0.8 * old).min(old - 1.5);
+        self.rest_s = if is_same { (2.0 * self.rest_s).min(self.longest_rest_s(now)) } else { REST_S };
+        self.refused_window = Some(window);
+        self.generation = self.generation.wrapping_add(1);
+        self.rest_until = now + seconds(self.rest_s);
+        self.say(Reason::Throttled, format!("{text}, when {refused} or more were in flight"), now);
+        true
+    }
+
+    /// After a rest one more request may be in flight.
+    pub(super) fn widen(&mut self, goodput: f64, answers: &Sample, now: Timestamp) {
+        if answers.ok >= 3 && goodput * answers.mean_s() < STILL_USED * self.used_before_narrowing {
+            self.refused_window = None;
+            self.trusts_refused_window = now + seconds(DISTRUSTED_S);
+            return;
+        }
+        self.follow(goodput);
+        if now >= self.rest_until
+            && let Some(window) = &mut self.refused_window
+        {
+            *window += (0.05 * *window).max(1.0);
+            self.rest_until = now + seconds(1.0);
+        }
+        self.say(Reason::Resting, "as many requests are in flight as the receiver takes".to_owned(), now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adaptive::Verdict;
+
+    /// Answers to requests that were the n-th in flight.
+    fn epoch(ok: &[u32], bad: &[u32]) -> Sample {
+        let mut sample = Sample::default();
+        ok.iter().for_each(|in_flight| sample.add(Verdict::Ok, 0.05, *in_flight));
+        bad.iter().for_each(|in_flight| sample.add(Verdict::Throttled, 0.01, *in_flight));
+        sample
+    }
+
+    fn is_clear(epochs: usize, sample: &Sample) -> bool {
+        let mut crowding = Crowding::default();
+        (0..epochs).for_each(|_| crowding.add(sample));
+        crowding.is_clear()
+    }
+
+    #[test]
+    fn single_refusals_of_several_epochs_show_that_they_found_more_in_flight() {
+        let few = epoch(&[1, 2, 2, 3, 2, 3, 1, 2], &[4]);
+        assert!(!few.refuses_by_concurrency());
+        assert_eq!([4, 5].map(|epochs| is_clear(epochs, &few)), [false, true]);
+    }
+
+    #[test]
+    fn refusals_that_find_as_many_or_a_small_part_more_show_nothing() {
+        assert!(!is_clear(100, &epoch(&[1, 2, 2, 3, 2, 3, 1, 2], &[2, 3])));
+        assert!(!is_clear(100, &epoch(&[19, 20, 20, 21, 20, 19, 21], &[22])), "an even pace is taken as well");
+        assert!(!is_clear(100, &epoch(&[1, 2], &[4])), "too few to compare with");
+    }
+}
