@@ -167,7 +167,7 @@ pub struct AdaptiveRate {
     refused_window: Option<f64>,
     /// The goodput when the window by refusals was found, and how often it was made smaller without success.
     #[serde(default)]
-    used_before_narrowing: f64,
+    used_before: f64,
     narrowed: u8,
     #[serde(default)]
     crowding: Crowding,
@@ -230,7 +230,7 @@ impl AdaptiveRate {
             explained_ln: f64::MIN,
             late_window: None,
             refused_window: None,
-            used_before_narrowing: 0.0,
+            used_before: 0.0,
             narrowed: 0,
             crowding: Crowding::default(),
             trusts_refused_window: Timestamp::MIN,

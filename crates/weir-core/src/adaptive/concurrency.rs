@@ -26,15 +26,10 @@ const STILL_USED: f64 = 0.75;
 /// For so long after such a mistake.
 const DISTRUSTED_S: f64 = 120.0;
 
-/// By how much the refused requests found more in flight than those that were taken in the same epochs.
+/// By how much the refused requests found more in flight than those that were taken in the same epochs: how many they are,
+/// the sum of the differences, its variance if they found the same, and the sum that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub(super) struct Crowding {
-    refused: f64,
-    /// The sum over the refused, its variance if they found the same, and what is wanted of it.
-    excess: f64,
-    variance: f64,
-    wanted: f64,
-}
+pub(super) struct Crowding([f64; 4]);
 
 impl Crowding {
     fn add(&mut self, answers: &Sample) {
@@ -42,22 +37,18 @@ impl Crowding {
         if answers.ok < 3 || answers.bad == 0 {
             return;
         }
-        if self.refused > REMEMBERED {
-            let Self { excess, variance, refused, wanted } = *self;
-            *self =
-                Self { excess: excess / 2.0, variance: variance / 2.0, refused: refused / 2.0, wanted: wanted / 2.0 };
-        }
         let mean = answers.ok_in_flight as f64 / ok;
         // Whole numbers: their variance is known no better.
         let variance = (answers.ok_in_flight2 as f64 / ok - mean * mean).max(0.25);
-        self.excess += answers.bad_in_flight as f64 - bad * mean;
-        self.variance += bad * variance * (1.0 + bad / ok);
-        self.refused += bad;
-        self.wanted += bad * MORE.max(MORE_OF * mean);
+        let more = answers.bad_in_flight as f64 - bad * mean;
+        let kept = if self.0[0] > REMEMBERED { 0.5 } else { 1.0 };
+        let of_epoch = [bad, more, bad * variance * (1.0 + bad / ok), bad * MORE.max(MORE_OF * mean)];
+        self.0 = std::array::from_fn(|sum| kept * self.0[sum] + of_epoch[sum]);
     }
 
     fn is_clear(&self) -> bool {
-        self.refused >= FEWEST && self.excess >= CLEAR * self.variance.sqrt() && self.excess >= self.wanted
+        let [refused, more, variance, wanted] = self.0;
+        refused >= FEWEST && more >= CLEAR * variance.sqrt() && more >= wanted
     }
 }
 
@@ -84,9 +75,9 @@ impl AdaptiveRate {
         self.narrowed += 1;
         self.crowding = Crowding::default();
         if self.refused_window.is_none() {
-            self.used_before_narrowing = used;
+            self.used_before = used;
         }
-        if self.narrowed > 4 || answers.ok >= 3 && used < STILL_USED * self.used_before_narrowing {
+        if self.narrowed > 4 || answers.ok >= 3 && used < STILL_USED * self.used_before {
             // Smaller windows have not helped: the pace must.
             (self.refused_window, self.narrowed) = (None, 0);
             self.trusts_refused_window = now + seconds(DISTRUSTED_S);
@@ -106,7 +97,7 @@ impl AdaptiveRate {
 
     /// After a rest one more request may be in flight.
     pub(super) fn widen(&mut self, goodput: f64, answers: &Sample, now: Timestamp) {
-        if answers.ok >= 3 && goodput * answers.mean_s() < STILL_USED * self.used_before_narrowing {
+        if answers.ok >= 3 && goodput * answers.mean_s() < STILL_USED * self.used_before {
             self.refused_window = None;
             self.trusts_refused_window = now + seconds(DISTRUSTED_S);
             return;

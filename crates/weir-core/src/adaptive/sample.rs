@@ -56,8 +56,10 @@ pub struct Sample {
     pub bad_in_flight: u64,
     pub least_bad_in_flight: u32,
     /// Until when a `Retry-After` holds the destination.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_until: Option<Timestamp>,
     /// What the newest `RateLimit` header leaves.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
 }
 
