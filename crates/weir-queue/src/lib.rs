@@ -327,7 +327,8 @@ pub struct JobLease {
     pub turn: Option<Turn>,
     /// Rises with each claim. A publication with an older epoch is stale.
     pub epoch: u64,
-    /// Rises with each wake. A stop with an older version re-queues the job instead.
+    /// Rises with each wake, except one for which the job already runs early enough. A stop with an older version re-queues
+    /// the job instead.
     pub version: u64,
     /// When the job was due.
     pub due: Timestamp,

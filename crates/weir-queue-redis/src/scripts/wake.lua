@@ -29,7 +29,7 @@ local function wake(id, due)
     redis.call('ZADD', SCHEDULE, 'LT', due, id)
     return
   end
-  local job = load_job(id, packed)
+  local job, is_changed = load_job(id, packed), true
   -- A run under way does not stop a job whose version has changed.
   job.version = job.version + 1
   if job.phase ~= 'idle' and not is_kept(id, job) then
@@ -44,12 +44,18 @@ local function wake(id, due)
     local sooner = math.max(due, job.floor)
     if sooner < job.due then
       schedule(id, job, sooner, job.floor, job.on_settle)
+    else
+      -- Its next run comes early enough, and finds what the wake is for. The sweep wakes thousands of such jobs at a time,
+      -- and a third of the work was to save them. One that is overdue is saved, so that it does not expire.
+      is_changed = job.due <= now
     end
   elseif job.phase == 'leased' then
     -- The end of the run takes the wake into account.
     job.woken = math.min(job.woken or due, due)
   end
-  save_job(id, job)
+  if is_changed then
+    save_job(id, job)
+  end
 end
 
 local before = earliest()

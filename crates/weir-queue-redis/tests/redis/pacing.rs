@@ -15,7 +15,7 @@ use weir_core::{
     plan::{self, Observed},
 };
 use weir_queue::{
-    JobLease, LAST_OLD_START, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest, Terms,
+    JobLease, LAST_OLD_START, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest, Terms, Wake,
 };
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
@@ -263,4 +263,31 @@ async fn a_limit_is_kept_while_the_clock_of_redis_is_set_again_and_again_and_pro
     );
     processes.shutdown().await;
     assert_bounded(&recording.sorted_sends());
+}
+
+/// How often Redis has run `SET`.
+async fn sets(server: &Server) -> String {
+    let redis::Value::BulkString(stats) = server.command(&["INFO", "commandstats"]).await else {
+        panic!("INFO answers with text")
+    };
+    let stats = String::from_utf8(stats).unwrap();
+    let set = stats.lines().find_map(|line| line.strip_prefix("cmdstat_set:calls=")).unwrap_or_default();
+    set.split(',').next().unwrap_or_default().to_owned()
+}
+
+/// Each sweep wakes every destination with a backlog, and most of them run early enough without it.
+#[tokio::test]
+async fn a_wake_of_a_job_that_runs_early_enough_writes_nothing() {
+    let server = Server::start().await;
+    let queue = support::open(server.config()).await;
+    let due = queue.clock().now() + Duration::from_secs(60);
+    let wake_all = async |due| {
+        let wakes: Vec<_> = (1..=100).map(|number| Wake { destination_id: destination(number), due }).collect();
+        queue.wake(&wakes).await.unwrap();
+        sets(&server).await
+    };
+    let first = wake_all(due).await;
+    assert_eq!(wake_all(due + Duration::from_secs(1)).await, first);
+    assert_eq!(wake_all(due).await, first);
+    assert_ne!(wake_all(due - Duration::from_secs(1)).await, first, "these jobs run earlier");
 }
