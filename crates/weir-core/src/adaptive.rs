@@ -165,8 +165,9 @@ pub struct AdaptiveRate {
     /// The window by late answers, by refusals, and what is tried.
     late_window: Option<f64>,
     refused_window: Option<f64>,
-    /// The goodput when the window by refusals was found, and how often it was made smaller without success.
-    #[serde(default)]
+    /// The requests in service when the window by refusals was found, and how often it was made smaller without success. An
+    /// earlier version had the goodput instead, and needs the field.
+    #[serde(rename = "goodput_before_narrowing")]
     used_before: f64,
     narrowed: u8,
     #[serde(default)]

@@ -12,6 +12,7 @@ const PROOF: f64 = 2.0;
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Told {
     /// How long the pace has been well above the ceiling since it, without a refusal. `None`: it was not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
     outgrown_s: Option<f64>,
     is_too_long: bool,
     /// The next wall came sooner than it lasted, once: the pace after it was too high, or a long window has filled up.

@@ -419,7 +419,10 @@ fn same_slots(first: &[RateLimits], steps: &[Step]) -> Result<(), TestCaseError>
     let most = bucket * steps.len() as u32;
     prop_assert_eq!(lua.len(), rust.len());
     for (lua, rust) in lua.into_iter().zip(rust) {
-        prop_assert!(lua.start.max(rust.start).since(lua.start.min(rust.start)) <= most, "{lua:?} is not near {rust:?}");
+        prop_assert!(
+            lua.start.max(rust.start).since(lua.start.min(rust.start)) <= most,
+            "{lua:?} is not near {rust:?}"
+        );
         prop_assert_eq!(lua.end.since(lua.start), rust.end.since(rust.start));
     }
     Ok(())
