@@ -105,7 +105,7 @@ impl Transaction<'_, '_> {
     fn scan(&mut self, purge: &Purge, after: PurgePosition) -> Result<PurgeScan> {
         let flow_id = purge.flow_id();
         let of = flow_id.as_ref().unwrap_or(&purge.destination_id);
-        let mut values = values![of.as_bytes(), after.due, after.id.as_bytes(), STEP as i64];
+        let values = values![of.as_bytes(), after.due, after.id.as_bytes(), STEP as i64];
         let waiting = match (&purge.event_type, flow_id) {
             (None, None) => WAITING_OF_ANY_TYPE,
             (Some(_), None) => WAITING_WITH_TYPES,

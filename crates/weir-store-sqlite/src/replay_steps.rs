@@ -267,7 +267,7 @@ pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp
     conditions.of_flow(filter.deliveries.flow_id());
     // The conditions of the index, the times of the filter, and the position.
     conditions.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
-    conditions.add("d.id > ?").bind(&position.after);
+    conditions.add("d.id > ?").bind(position.after);
     conditions.values.bind(STEP as i64);
     let sql = format!(
         "SELECT d.id, d.destination_id, coalesce({is_eligible}, 0), d.ordering_key, d.flow_id FROM (
