@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AdaptiveRate, BACKGROUND_TEST_S, CLIMBED, REST_S, Sample, held::TELLING_S, seconds};
+use super::{AdaptiveRate, BACKGROUND_TEST_S, CLIMBED, REST_S, Sample, seconds, told::TELLING_S};
 use crate::Timestamp;
 
 /// While starting, up to this share is believed only when a higher pace has shown whether the pace is its cause: a limit

@@ -1,6 +1,6 @@
 //! Growth: the pace rises while nothing is refused, and rests below what was.
 
-use super::{AdaptiveRate, CLIMBED, FIRST_STEP, MEMORY_LASTS_S, REST_S, Reason, held, seconds};
+use super::{AdaptiveRate, CLIMBED, FIRST_STEP, MEMORY_LASTS_S, REST_S, Reason, seconds, told::TELLING_S};
 use crate::Timestamp;
 
 /// The climb to what the receiver took, in each epoch.
@@ -27,7 +27,7 @@ impl AdaptiveRate {
 
     /// Whether the receiver counts long windows, which fill up.
     pub(super) fn counts_windows(&self, now: Timestamp) -> bool {
-        self.memory_s(now) >= held::TELLING_S && !self.told.is_too_long()
+        self.memory_s(now) >= TELLING_S && !self.told.is_too_long()
     }
 
     pub(super) fn first_rest_s(&self, now: Timestamp) -> f64 {
@@ -73,7 +73,7 @@ impl AdaptiveRate {
         } else {
             self.told.outgrow(dt, memory_s);
         }
-        let largest = if memory_s < held::TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
+        let largest = if memory_s < TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
         let most = largest.min(largest * dt / memory_s);
         self.rate = self.clamped(self.rate * (1.0 + self.step.min(most)));
         self.step = (self.step * STEP_GROWTH).min(most);

@@ -2,11 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AdaptiveRate, CUT, FIRST_STEP, Reason, epoch::Epoch, seconds};
+use super::{AdaptiveRate, CUT, FIRST_STEP, Reason, epoch::Epoch, seconds, told::TELLING_S};
 use crate::{Timestamp, time::InWords};
 
-/// After 429s for at least this time, the rate at which sends were taken before is believed to be the receiver's.
-pub(super) const TELLING_S: f64 = 5.0;
 /// A probe whose answer does not come is forgotten after this time.
 pub(super) const LOST_PROBE_S: f64 = 60.0;
 

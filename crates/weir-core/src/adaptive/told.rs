@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+/// After 429s for at least this time, the rate at which sends were taken before is believed to be the receiver's.
+pub(super) const TELLING_S: f64 = 5.0;
 /// So many times the length of the wall a pace above the ceiling must last.
 const PROOF: f64 = 2.0;
 
