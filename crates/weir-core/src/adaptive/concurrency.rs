@@ -9,25 +9,27 @@ use serde::{Deserialize, Serialize};
 use super::{AdaptiveRate, REST_S, Reason, Sample, seconds};
 use crate::Timestamp;
 
-/// So many refused requests say whether they found more in flight.
+/// The fewest refused requests that count as evidence.
 const FEWEST: f64 = 5.0;
-/// Older refusals count half when there are more than so many.
+/// With more refused requests than this, the older ones count half.
 const REMEMBERED: f64 = 40.0;
-/// By how many standard deviations those in flight must be more.
+/// Refused requests must have found more others in flight than accepted ones: by so many standard deviations…
 const CLEAR: f64 = 4.0;
-/// And by how many requests on average, and by which part. Where many are in flight, an even pace is taken as well as a window.
+/// …and on average by so many requests, and by this share of the mean. Where many are in flight, the receiver accepts an even
+/// pace as well as a window.
 const MORE: f64 = 0.5;
 const MORE_OF: f64 = 0.15;
-/// A pace that rises faster than this finds more in flight for that reason.
+/// While the pace rises faster than this, later requests find more others in flight because of the rise.
 const STEADY_STEP: f64 = 0.05;
-/// If less than this part of what was in service before is in service with a smaller window, it was no limit of the
-/// concurrency. Requests in service and not goodput: answers may have become slower.
+/// With a smaller window, the receiver must still have this share of the requests in service that it had before. Otherwise it
+/// does not limit its concurrency. The goodput would not tell: it also falls when answers become slower.
 const STILL_USED: f64 = 0.75;
-/// For so long after such a mistake.
+/// For so long no window is tried after it did not help.
 const DISTRUSTED_S: f64 = 120.0;
 
-/// By how much the refused requests found more in flight than those that were taken in the same epochs: how many they are,
-/// the sum of the differences, its variance if they found the same, and the sum that is wanted.
+/// How many more others the refused requests found in flight than the accepted ones of the same epochs. Four numbers: the
+/// refused requests, the sum of their differences, the variance of this sum if there is no difference, and the least sum that
+/// counts as evidence. An array, because the state must be short as JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Crowding([f64; 4]);
 
@@ -59,8 +61,8 @@ impl AdaptiveRate {
         }
     }
 
-    /// Whether the receiver limits its concurrency: it refuses what finds more others in flight, or what exceeds the
-    /// window that it has shown before.
+    /// Whether the receiver limits its concurrency. It does if refused requests found more others in flight than accepted
+    /// ones, or if they were more than the window that is known.
     pub(super) fn is_by_concurrency(&self, answers: &Sample) -> bool {
         let least = f64::from(answers.least_bad_in_flight);
         answers.refuses_by_concurrency()
@@ -77,15 +79,15 @@ impl AdaptiveRate {
         if self.refused_window.is_none() {
             self.used_before = used;
         }
-        if self.narrowed > 4 || answers.ok >= 3 && used < STILL_USED * self.used_before {
-            // Smaller windows have not helped: the pace must.
-            (self.refused_window, self.narrowed) = (None, 0);
-            self.trusts_refused_window = now + seconds(DISTRUSTED_S);
+        if self.narrowed > 4 || self.leaves_unused(answers, used) {
+            // Smaller windows have not helped: the pace must become lower.
+            self.narrowed = 0;
+            self.give_up_window(now);
             return false;
         }
         let old = self.refused_window.unwrap_or(f64::INFINITY);
         let window = f64::from(refused.saturating_sub(1)).min(old.round() - 1.0).max(1.0);
-        // The window was one larger at least for a moment, to see whether that is taken.
+        // A moment ago the window was one larger, to try whether the receiver accepts that. So it is the old window again.
         let is_same = window >= (0.8 * old).min(old - 1.5);
         self.rest_s = if is_same { (2.0 * self.rest_s).min(self.longest_rest_s(now)) } else { REST_S };
         self.refused_window = Some(window);
@@ -97,10 +99,8 @@ impl AdaptiveRate {
 
     /// After a rest one more request may be in flight.
     pub(super) fn widen(&mut self, goodput: f64, answers: &Sample, now: Timestamp) {
-        if answers.ok >= 3 && goodput * answers.mean_s() < STILL_USED * self.used_before {
-            self.refused_window = None;
-            self.trusts_refused_window = now + seconds(DISTRUSTED_S);
-            return;
+        if self.leaves_unused(answers, goodput * answers.mean_s()) {
+            return self.give_up_window(now);
         }
         self.follow(goodput);
         if now >= self.rest_until
@@ -110,6 +110,16 @@ impl AdaptiveRate {
             self.rest_until = now + seconds(1.0);
         }
         self.say(Reason::Resting, "as many requests are in flight as the receiver takes".to_owned(), now);
+    }
+
+    /// Whether so many fewer requests are in service than before the window that it cannot be what the receiver limits.
+    fn leaves_unused(&self, answers: &Sample, used: f64) -> bool {
+        answers.ok >= 3 && used < STILL_USED * self.used_before
+    }
+
+    fn give_up_window(&mut self, now: Timestamp) {
+        self.refused_window = None;
+        self.trusts_refused_window = now + seconds(DISTRUSTED_S);
     }
 }
 

@@ -1,13 +1,14 @@
 //! A `Retry-After` may be longer than what the receiver counts.
 //!
-//! A wall of some seconds says that the receiver counts a window as long as that, unless its length is only what a
-//! `Retry-After` said. Then a pace well above the ceiling that nothing refuses for twice as long shows that it does not.
+//! A wall that lasts some seconds shows that the receiver counts requests over a window of that length. But a wall may only
+//! be as long as a `Retry-After` said. If then a pace well above the ceiling is not refused for twice that time, the receiver
+//! counts a shorter window than it says.
 
 use serde::{Deserialize, Serialize};
 
 /// After 429s for at least this time, the rate at which sends were taken before is believed to be the receiver's.
 pub(super) const TELLING_S: f64 = 5.0;
-/// So many times the length of the wall a pace above the ceiling must last.
+/// For so many lengths of the wall, a pace above the ceiling must not be refused.
 const PROOF: f64 = 2.0;
 
 /// What is known of the last wall whose end a `Retry-After` said.

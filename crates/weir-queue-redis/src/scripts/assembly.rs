@@ -33,9 +33,10 @@ pub(super) fn assemble(base: &[&str], rest: &[&str]) -> String {
     let is_used = |item: &&Item| item.names.is_empty() || !item.names.is_disjoint(&used);
     let text = |items: &[Item]| items.iter().filter(is_used).map(|item| item.text.as_str()).collect::<String>();
     let (base_text, rest_text) = (text(&base), text(&rest));
-    match used.contains(AT_END) {
-        true => format!("{base_text}local answer = (function()\n{rest_text}end)()\n{AT_END}()\nreturn answer\n"),
-        false => format!("{base_text}return (function()\n{rest_text}end)()\n"),
+    if used.contains(AT_END) {
+        format!("{base_text}local answer = (function()\n{rest_text}end)()\n{AT_END}()\nreturn answer\n")
+    } else {
+        format!("{base_text}return (function()\n{rest_text}end)()\n")
     }
 }
 

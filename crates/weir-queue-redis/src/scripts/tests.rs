@@ -405,8 +405,8 @@ fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// The same slots in both. Where a budget is without a limit for a while, its next ring supposes that the sends of this time
-/// kept a spacing, which Lua rounds up to microseconds. So a send may count in the bucket beside.
+/// Lua and Rust grant the same slots. A budget may have no limit for a while. When it gets one, the new ring assumes that the
+/// earlier sends kept a spacing. Lua rounds this spacing up to microseconds, so a send may count in the next bucket.
 fn same_slots(first: &[RateLimits], steps: &[Step]) -> Result<(), TestCaseError> {
     let edits = steps.iter().filter_map(|step| if let Step::Limits(new) = step { Some(new) } else { None });
     let all: Vec<_> = first.iter().chain(edits).collect();

@@ -45,8 +45,8 @@ local function wake(id, due)
     if sooner < job.due then
       schedule(id, job, sooner, job.floor, job.on_settle)
     else
-      -- Its next run comes early enough, and finds what the wake is for. The sweep wakes thousands of such jobs at a time,
-      -- and a third of the work was to save them. One that is overdue is saved, so that it does not expire.
+      -- Its next run is early enough: it reads the store after the commit that caused this wake. The sweep wakes thousands of
+      -- such jobs at a time, and saving them was a third of its work. An overdue job is saved, so that its key does not expire.
       is_changed = job.due <= now
     end
   elseif job.phase == 'leased' then
