@@ -172,7 +172,7 @@ async fn the_rows_of_a_day_that_is_kept_are_not_read_again_while_nothing_of_it_m
     // Another process does not know it.
     let other = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.close().await;
-    assert_eq!(steps_by_row(&other, &Retention::default()).await, 4);
+    assert_eq!(taken_over(async || steps_by_row(&other, &Retention::default()).await).await, 4);
     // The day of the dead letter goes, and the other one has not changed.
     assert_eq!(steps_by_row(&other, &Retention { dead: Some(DAY), ..Retention::default() }).await, 0);
     assert!(!partitions(&database, "events").await.contains("events_20270116"));
@@ -281,16 +281,20 @@ async fn one_process_prunes_at_a_time_and_another_takes_over() {
     store.prune_some(&cutoffs, PrunePosition::Events([0xff; 16])).await.unwrap();
     assert_eq!(prune(&other).await, Pruned::default());
     store.close().await;
-    // The server notices the end of the connection a moment later.
-    let taken_over = async {
+    assert_eq!(taken_over(async || prune(&other).await).await.deliveries, 4);
+}
+
+/// What the first pass does that may prune, after the process that pruned before has closed: the server notices the end
+/// of that connection a moment later, and a pass before that does nothing.
+async fn taken_over<T: Default + PartialEq>(pass: impl AsyncFn() -> T) -> T {
+    let first = async {
         loop {
-            let pruned = prune(&other).await;
-            if pruned != Pruned::default() {
-                return pruned;
+            let done = pass().await;
+            if done != T::default() {
+                return done;
             }
             tokio::task::yield_now().await;
         }
     };
-    let pruned = tokio::time::timeout(Duration::from_secs(10), taken_over).await.unwrap();
-    assert_eq!(pruned.deliveries, 4);
+    tokio::time::timeout(Duration::from_secs(10), first).await.unwrap()
 }
