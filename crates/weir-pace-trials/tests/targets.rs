@@ -82,7 +82,17 @@ fn windows_of_minutes_are_found_after_two_walls() {
         assert!(found.goodput >= 0.9 && found.refused <= 0.007, "{name}: {found:?}");
     }
     let found = ours("2 per minute");
-    assert!(found.goodput >= 0.9 && found.refused <= 0.05, "{found:?}");
+    assert!(found.goodput >= 0.9 && found.refused <= 0.03, "{found:?}");
+}
+
+/// One refusal is a large share of a few requests, so the ascents are rare and do not end above what the receiver takes.
+#[test]
+fn few_requests_in_a_minute_are_not_refused_by_the_dozen() {
+    let Scenario { course, .. } = scenario("2 per minute");
+    let course = Course { seconds: 4.0 * 3_600.0, ..course };
+    let scenario = Scenario { course, settles: 1_800.0, ..scenario("2 per minute") };
+    let found = worst(&scenario, &play(&scenario, ALL[0], 2 * SEEDS));
+    assert!(found.goodput >= 0.95 && found.refused <= 0.029, "{found:?}");
 }
 
 #[test]

@@ -112,8 +112,11 @@ impl AdaptiveRate {
     /// An epoch in which not too much was refused.
     fn fine(&mut self, answers: &Sample, rate: f64, is_full: bool, is_paced: bool, dt: f64, now: Timestamp) {
         self.narrowed = 0;
-        // With a background one epoch proves little.
-        self.proven = (self.background == 0.0).then_some(rate);
+        // With a background one epoch proves little. Neither do a few answers: a pace that is a little too high fills a window
+        // only after several.
+        let is_few = answers.answers() < EPOCH_ANSWERS;
+        let above = self.ceiling.filter(|ceiling| is_few && *ceiling < rate);
+        self.proven = (self.background == 0.0).then(|| above.map_or(rate, |ceiling| (ceiling + rate) / 2.0));
         self.note_floor(answers);
         if is_full {
             return self.full(answers, rate, now);

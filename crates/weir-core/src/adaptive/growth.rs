@@ -14,6 +14,8 @@ const LARGEST_STEP: f64 = 0.25;
 const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
 /// How long a rest becomes when the same ceiling is met again.
 const LONGEST_REST_S: f64 = 20.0;
+/// Or so many sends, where a receiver takes a few in a minute: one refusal is a large share of them.
+const RESTED_SENDS: f64 = 40.0;
 /// A rest also pays for the refusals of the ascent before it: they are to be this share of the sends.
 const REFUSED: f64 = 0.01;
 const LONGEST_PAID_REST_S: f64 = 25.0;
@@ -35,7 +37,8 @@ impl AdaptiveRate {
     }
 
     pub(super) fn longest_rest_s(&self, now: Timestamp) -> f64 {
-        LONGEST_REST_S.max(10.0 * self.memory_s(now))
+        let sends_s = if self.counts_windows(now) { RESTED_SENDS / self.rate } else { 0.0 };
+        LONGEST_REST_S.max(10.0 * self.memory_s(now)).max(sends_s.min(MEMORY_LASTS_S / 2.0))
     }
 
     /// A clean epoch in which the pace decided.
