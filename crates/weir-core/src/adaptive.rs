@@ -153,6 +153,9 @@ pub struct AdaptiveRate {
     /// The last cut went to a pace at which nothing had been refused a moment before.
     #[serde(default)]
     is_cut_proven: bool,
+    /// The last cut ended an ascent: more had been taken than before, and the pace after it was clean.
+    #[serde(default)]
+    is_ascent_over: bool,
     /// While no epoch has passed since: a smaller share of refusals than one in so many may come from before it.
     settling: u32,
     /// The mean time of an answer without a queue, and the mean of its logarithm.
@@ -224,6 +227,7 @@ impl AdaptiveRate {
             proven: None,
             last_cut: Timestamp::MIN,
             is_cut_proven: false,
+            is_ascent_over: false,
             settling: u32::MAX,
             base: None,
             late: Sample::default(),

@@ -85,6 +85,17 @@ fn windows_of_minutes_are_found_after_two_walls() {
     assert!(found.goodput >= 0.9 && found.refused <= 0.03, "{found:?}");
 }
 
+/// An ascent ends where a calendar second is full, and what is refused until its end is no reason to halve the pace: without
+/// that a seed is used to 0.73.
+#[test]
+fn no_seed_halves_its_pace_for_the_rest_of_a_calendar_second() {
+    let scenario = scenario("policer 100/20/200 per calendar second");
+    for (seed, figures) in (1..).zip(play(&scenario, ALL[0], 12)) {
+        let least = figures.goodput.iter().copied().fold(1.0, f64::min);
+        assert!(least >= 0.95, "seed {seed}: {figures:?}");
+    }
+}
+
 /// One refusal is a large share of a few requests, so the ascents are rare and do not end above what the receiver takes.
 #[test]
 fn few_requests_in_a_minute_are_not_refused_by_the_dozen() {

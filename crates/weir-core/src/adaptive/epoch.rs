@@ -98,6 +98,8 @@ impl AdaptiveRate {
             // A window of the receiver still counts the sends before the cut.
         } else if is_early && answers.ok > 0 && self.is_cut_proven && self.is_recent_cut(2.0 * EARLY_S, now) {
             // A receiver that counts what it refused needs a moment, too.
+        } else if is_early && answers.ok > 0 && self.is_ascent_over && self.is_recent_cut(EPOCH_S, now) {
+            // So does one that counts calendar seconds: the rest of a full one says nothing about a pace that was clean before.
         } else if self.doubt.is_none() {
             match if is_excused { Judgement::Fine } else { self.judge(&answers, is_early, now) } {
                 Judgement::TooMany(answers) => self.refused(&answers, rate, is_early, dt, now),

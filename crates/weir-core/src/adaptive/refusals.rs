@@ -219,7 +219,8 @@ impl AdaptiveRate {
         let taken = rate * ((1.0 - share) / (1.0 - self.background)).clamp(least, 1.0);
         // A bucket without room refuses every other request just above its rate, which it took a moment ago.
         let is_quota = answers.throttled > 0;
-        let proven = self.proven.take().filter(|proven| is_quota && share < 0.6 && *proven > taken);
+        let clean = self.proven.take().filter(|_| is_quota && share < 0.6);
+        let proven = clean.filter(|clean| *clean > taken);
         // A cut that does not reach what the receiver took says nothing about the cause.
         let is_proven = proven.is_some();
         let (memory_s, cycle_s) = (self.memory_s(now), now.since(self.cycle_from).as_secs_f64());
@@ -262,6 +263,7 @@ impl AdaptiveRate {
         }
         self.cut_to(taken, now);
         self.is_cut_proven = is_proven;
+        self.is_ascent_over = !is_proven && clean.is_some_and(|clean| self.rate <= clean);
         if is_proven {
             self.settling = 20;
         }
@@ -277,7 +279,7 @@ impl AdaptiveRate {
         self.rate = self.clamped(CUT * taken);
         self.step = FIRST_STEP;
         self.explained_ln = f64::MIN;
-        (self.last_cut, self.is_cut_proven) = (now, false);
+        (self.last_cut, self.is_cut_proven, self.is_ascent_over) = (now, false, false);
         self.settling = 3;
         self.generation = self.generation.wrapping_add(1);
         self.rest_until = Timestamp::MAX;
