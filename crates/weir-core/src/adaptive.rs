@@ -154,7 +154,7 @@ pub struct AdaptiveRate {
     #[serde(default)]
     is_cut_proven: bool,
     /// The last cut ended an ascent: more had been taken than before, and the pace after it was clean.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_ascent_over: bool,
     /// While no epoch has passed since: a smaller share of refusals than one in so many may come from before it.
     settling: u32,
