@@ -30,7 +30,9 @@ pub const SHARES: u32 = 2;
 /// during a run. More would only wait longer in the worker.
 pub const MOST_AHEAD: u32 = 2;
 
-/// How far ahead the slot of a live delivery on the fast path may be while only replays have a backlog. Its slot is
+/// How far ahead the slot of a new delivery on the fast path may be. A worker needs about as long until it asks for the slot.
+pub const NEAR_SLOT: Duration = Duration::from_millis(5);
+/// The same for a live delivery while only replays have a backlog. Its slot is
 /// counted behind those of the replayed permits, which reach about [`LEAD`] ahead. A replayed permit asks for its
 /// slot only at its expected time, so a live delivery that is ready goes first.
 pub const FAST_PATH_AHEAD: Duration = LEAD.saturating_mul(2);
@@ -188,7 +190,7 @@ impl NextRun {
     /// is a backlog that the delivery must not overtake.
     pub fn fast_path_ahead(self) -> Option<Duration> {
         match self {
-            Self::At(_) | Self::Stop => Some(Duration::ZERO),
+            Self::At(_) | Self::Stop => Some(NEAR_SLOT),
             Self::Soon(_) => Some(FAST_PATH_AHEAD),
             Self::Paced | Self::OnSettle | Self::Now | Self::Continue => None,
         }

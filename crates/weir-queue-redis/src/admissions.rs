@@ -14,7 +14,6 @@ use weir_queue::{Mailbox, QueueError};
 use crate::{
     batcher::Batcher,
     client::{ScriptAnswer, ShardClient},
-    codec::Admitted,
     keys::Shard,
     schedule::{BATCH, by_destination},
     scripts::{Call, Operation},
@@ -128,17 +127,14 @@ impl Admissions {
         let mut declined = Vec::new();
         for (id, mut deliveries) in destinations {
             let now = self.client.clock.now();
-            let Some(Admitted { count, room, admits_from }) = answered.values.next_admitted() else {
+            let Some(admitted) = answered.values.next_admitted() else {
                 tracing::warn!("the answer has an unexpected shape; the claims will expire");
                 break;
             };
             // Redis admits from the front of the batch.
-            let refused = deliveries.split_off(count.min(deliveries.len()));
-            self.client.estimates.admitted(id, deliveries.len() as u32, room, admits_from, now);
-            if !refused.is_empty() {
-                self.client.estimates.declined(id, refused.len() as u32, now);
-                declined.extend(refused);
-            }
+            let refused = deliveries.split_off(admitted.count.min(deliveries.len()));
+            self.client.estimates.answered(id, refused.len() as u32, &admitted, now);
+            declined.extend(refused);
         }
         declined
     }

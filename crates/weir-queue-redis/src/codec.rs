@@ -19,7 +19,7 @@ use weir_queue::PermitId;
 use weir_sealing::{BODY, Keyring};
 
 pub(crate) use self::{
-    answers::{Admitted, AnswerReader, from_micros},
+    answers::{Admitted, AnswerReader, Room, from_micros},
     limits::period_code,
 };
 

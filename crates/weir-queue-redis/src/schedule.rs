@@ -194,17 +194,15 @@ impl Schedule for RedisQueue {
         Ok(published.map(|(publication, outcome)| self.published(publication, outcome)).collect())
     }
 
-    fn reserve(&self, destination: &Destination) -> bool {
-        self.client.homes.learn_group(destination.id, destination.settings.limit_group);
-        let group = destination.shared_budget();
+    fn reserve(&self, destination: &Destination, flow: DestinationId) -> bool {
+        self.client.homes.learn_group(flow, destination.settings.limit_group);
         let now = self.client.clock.now();
         let max_in_flight = destination.temporary.max_in_flight(destination.settings.max_in_flight, now);
-        // Members of a group and limit keys take turns.
-        group.is_none() && self.client.estimates.reserve(destination.id, now, max_in_flight)
+        self.client.estimates.reserve(flow, destination.shared_budget(), now, max_in_flight)
     }
 
-    fn unreserve(&self, destination_id: DestinationId) {
-        self.client.estimates.unreserve(destination_id);
+    fn unreserve(&self, flow: DestinationId) {
+        self.client.estimates.unreserve(flow);
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {

@@ -17,7 +17,7 @@ use weir_core::{
         COST_OF_ONE, DORMANT_AT_MOST, GRANT_AHEAD, LimitCursor, LimiterParts, OVERTAKEN_FOR, RETIRED_LONGER, Ring,
         WAITED_FOR,
     },
-    plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
+    plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, NEAR_SLOT, SHARES},
 };
 use weir_queue::{
     GroupRun, LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, MOST_REPORTS, REPORTS_OF_A_RUN, RESERVED_AGAIN,
@@ -112,7 +112,7 @@ const UNTAKEN: &str = lua!("untaken");
 /// The parts that scripts use besides the shard and the arguments.
 const PLAIN: &[&str] = &[];
 const LIMITING: &[&str] = &[LIMITER];
-const ISSUING: &[&str] = &[LIMITER, lua!("permits")];
+const ADMITTING: &[&str] = &[LIMITER, lua!("permits"), TURNS];
 const TAKING_TURNS: &[&str] = &[LIMITER, TURNS];
 const PUBLISHING: &[&str] = &[LIMITER, lua!("permits"), lua!("recovery"), TURNS];
 const RESERVING: &[&str] = &[LIMITER, lua!("recovery"), TURNS];
@@ -129,7 +129,7 @@ impl Operation {
             Self::Hold => (LIMITING, lua!("hold")),
             Self::Claim => (TAKING_TURNS, lua!("claim")),
             Self::Publish => (PUBLISHING, lua!("publish")),
-            Self::Admit => (ISSUING, lua!("admit")),
+            Self::Admit => (ADMITTING, lua!("admit")),
             Self::TakeSlot => (LIMITING, lua!("take_slot")),
             Self::Reserve => (RESERVING, lua!("reserve")),
             Self::GiveBack => (TAKING_TURNS, lua!("give_back")),
@@ -185,6 +185,7 @@ fn constants() -> String {
         ("UNLIMITED_SLOT_WIDTH", UNLIMITED_SLOT_WIDTH),
         ("CADENCE", CADENCE),
         ("LEAD", LEAD),
+        ("NEAR_SLOT", NEAR_SLOT),
         ("FAST_PATH_AHEAD", FAST_PATH_AHEAD),
         ("RUN_FALLBACK", RUN_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),

@@ -613,14 +613,15 @@ pub trait Schedule {
     /// Publishes permits and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
 
-    /// Reserves room for a permit that [`Self::admit`] will publish without a run. There is room under four conditions:
-    /// the last run of the job found less than it was allowed to claim, the job has the terms of this destination, a
-    /// slot is free now (or soon, if only replays have a backlog), and fewer than `max_in_flight` permits are
-    /// outstanding. There is none for a destination that has, or had, limit keys.
-    fn reserve(&self, destination: &Destination) -> bool;
+    /// Reserves room for a permit that [`Self::admit`] will publish without a run. `flow`: that of the delivery's limit key,
+    /// otherwise the destination. There is room under four conditions: the last run of the job found less than it was allowed
+    /// to claim, the job has the terms of this destination, a slot is free now (or soon, if only replays have a backlog), and
+    /// fewer than `max_in_flight` permits are outstanding. Slot and room are needed in each budget of the flow, beside one
+    /// permit for each member that waits for its turn there.
+    fn reserve(&self, destination: &Destination, flow: DestinationId) -> bool;
 
     /// Releases reserved room.
-    fn unreserve(&self, destination_id: DestinationId);
+    fn unreserve(&self, flow: DestinationId);
 
     /// Publishes deliveries without a run. Room was reserved for each of them, and each carries the destination that it
     /// was claimed for. Must not wait. Deliveries that cannot be published come back from [`Self::declined`].

@@ -137,13 +137,13 @@ impl Schedule for MemoryQueue {
         Ok(answers)
     }
 
-    fn reserve(&self, destination: &Destination) -> bool {
+    fn reserve(&self, destination: &Destination, flow: DestinationId) -> bool {
         let now = self.clock.now();
-        self.table.lock().reserve(now, destination)
+        self.table.lock().reserve(now, destination, flow)
     }
 
-    fn unreserve(&self, destination_id: DestinationId) {
-        self.change(|table, now| table.unreserve(now, destination_id));
+    fn unreserve(&self, flow: DestinationId) {
+        self.change(|table, now| table.unreserve(now, flow));
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {

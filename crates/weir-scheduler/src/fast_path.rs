@@ -26,9 +26,9 @@ impl FastPath {
 }
 
 impl weir_store::FastPath for FastPath {
-    fn reserve(&self, destination: &Destination) -> Option<Timestamp> {
+    fn reserve(&self, destination: &Destination, flow: DestinationId) -> Option<Timestamp> {
         let settings = &destination.settings;
-        if settings.paused || !self.queue.reserve(destination) {
+        if settings.paused || !self.queue.reserve(destination, flow) {
             return None;
         }
         Some(self.clock.now() + START_WITHIN + Duration::from_millis(settings.timeout_ms.into()))
@@ -38,8 +38,8 @@ impl weir_store::FastPath for FastPath {
         self.queue.learn_group(flow, destination.settings.limit_group);
     }
 
-    fn cancel(&self, destination_id: DestinationId) {
-        self.queue.unreserve(destination_id);
+    fn cancel(&self, flow: DestinationId) {
+        self.queue.unreserve(flow);
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {

@@ -98,7 +98,7 @@ struct OpenFastPath {
 }
 
 impl FastPath for OpenFastPath {
-    fn reserve(&self, _: &Destination) -> Option<Timestamp> {
+    fn reserve(&self, _: &Destination, _: DestinationId) -> Option<Timestamp> {
         Some(NOW + Duration::from_secs(60))
     }
 

@@ -24,15 +24,15 @@ use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 /// Decides which new deliveries are claimed as they are stored, and admits them to the queue. No method may block.
 pub trait FastPath: Send + Sync + 'static {
-    /// Reserves room for one delivery that is to be sent at once. Returns when its claim expires; `None` if the
-    /// delivery must wait for a run.
-    fn reserve(&self, destination: &Destination) -> Option<Timestamp>;
+    /// Reserves room for one delivery of this flow that is to be sent at once. Returns when its claim expires; `None` if
+    /// the delivery must wait for a run.
+    fn reserve(&self, destination: &Destination, flow: DestinationId) -> Option<Timestamp>;
 
     /// Takes note of the destination of a flow that will be woken.
     fn note_flow(&self, _flow: DestinationId, _destination: &Destination) {}
 
     /// Frees the room of a delivery that was not stored, or may not have been stored.
-    fn cancel(&self, destination_id: DestinationId);
+    fn cancel(&self, flow: DestinationId);
 
     /// Admits deliveries that have reserved room and are now stored as claimed.
     fn admit(&self, deliveries: Vec<ClaimedDelivery>);
@@ -73,9 +73,10 @@ impl FastPathBatch {
     pub fn try_add(
         &mut self,
         destination: &Destination,
+        flow: DestinationId,
         claimed: impl FnOnce(Timestamp) -> ClaimedDelivery,
     ) -> Option<Timestamp> {
-        let expires_at = self.fast_path.as_ref()?.reserve(destination)?;
+        let expires_at = self.fast_path.as_ref()?.reserve(destination, flow)?;
         self.deliveries.push(claimed(expires_at));
         Some(expires_at)
     }
@@ -100,7 +101,7 @@ impl Drop for FastPathBatch {
     fn drop(&mut self) {
         let Some(fast_path) = &self.fast_path else { return };
         for delivery in self.deliveries.drain(..) {
-            fast_path.cancel(delivery.claim.destination_id);
+            fast_path.cancel(delivery.flow_id);
         }
     }
 }

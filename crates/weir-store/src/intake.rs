@@ -310,9 +310,8 @@ fn claim_at_once(
     fast_path_batch: &mut FastPathBatch,
 ) -> Option<Timestamp> {
     let &NewDelivery { id, event, destination_id, .. } = delivery;
+    let flow_id = delivery.flow_id().unwrap_or(destination_id);
     let waits_for_a_run = event.delayed_until().is_some()
-        // Flows take turns, and only a run gives them.
-        || destination.keyed_at.is_some()
         // Sent at once, it could not be superseded.
         || event.options.coalesce_key.is_some()
         // Only the table knows whether it is the head of its message group.
@@ -322,9 +321,9 @@ fn claim_at_once(
     if waits_for_a_run {
         return None;
     }
-    fast_path_batch.try_add(destination, |expires_at| ClaimedDelivery {
+    fast_path_batch.try_add(destination, flow_id, |expires_at| ClaimedDelivery {
         claim: Claim { delivery_id: id, destination_id, epoch },
-        flow_id: destination_id,
+        flow_id,
         event_id: event.id,
         event_created_at: event.created_at,
         attempts: 0,

@@ -25,9 +25,16 @@ use super::{
 pub(crate) struct Admitted {
     /// How many deliveries were admitted.
     pub(crate) count: usize,
-    /// How many more may be admitted.
-    pub(crate) room: u32,
-    pub(crate) admits_from: Timestamp,
+    pub(crate) room: Room,
+    /// That of the budgets that the job shares with others; `None` if they were not looked at, or there are none.
+    pub(crate) shared: Option<Room>,
+}
+
+/// How many more deliveries may be admitted, and from when on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) permits: u32,
+    pub(crate) from: Timestamp,
 }
 
 /// Reads the answer of a script from front to back. Every method returns `None` when the next value does not have its
@@ -71,11 +78,9 @@ impl AnswerReader {
 
     pub(crate) fn next_admitted(&mut self) -> Option<Admitted> {
         let mut answer = self.next_answer()?;
-        Some(Admitted {
-            count: answer.next_u64()? as usize,
-            room: answer.next_int()?.try_into().ok()?,
-            admits_from: answer.next_time()?,
-        })
+        let count = answer.next_u64()? as usize;
+        let mut room = || Some(Room { permits: answer.next_int()?.try_into().ok()?, from: answer.next_time()? });
+        Some(Admitted { count, room: room()?, shared: room() })
     }
 
     /// Entries that have left the delivery queue, without sealed bodies. An entry that cannot be decoded is skipped;

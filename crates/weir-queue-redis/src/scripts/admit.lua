@@ -1,12 +1,13 @@
 -- Publishes deliveries without a run that were claimed as they were stored: as many as can be sent at once, to
--- destinations without a backlog.
+-- destinations without a backlog, or to the flows of their limit keys. Each permit needs room and a slot in every budget of
+-- its flow, beside one permit for each member that waits there for its turn.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; the name of the caller, whose last call is remembered; a unique name of the call; 1 when
 --         the call is repeated, else 0; then for each destination: its id, the version of its terms, a list of: when
 --         the claim expires, the delivery
 -- Answer  the generation in which the call ran; for each destination: permits issued, how many more there is room for,
---         from when more are admitted
+--         from when more are admitted; and if the job shares budgets that were looked at, the same two numbers of these
 
 local caller, name, repeated = text(), text(), number() == 1
 local admitted_by = SHARD .. ':admitted:' .. caller
@@ -21,53 +22,111 @@ if repeated then
 end
 
 -- Whether the last run found less than it was allowed to claim, so that at most a few deliveries are waiting. A job
--- without cursors, or with other terms, needs a run first; members of a group take turns.
+-- without cursors, or with other terms, needs a run first.
 local function admits(job, version)
-  return job.fast_path_ahead and job.cursors and job.terms_version == version and not job.suspended and not job.group
-end
-
--- How many more permits may be issued. A run that is under way may publish its share of `max_in_flight`.
-local function room_of(id, job)
-  local most = most_outstanding(job)
-  local outstanding = redis.call('ZCARD', queued_of(id)) + redis.call('ZCARD', in_flight_of(id))
-  if job.phase == 'leased' then
-    outstanding = outstanding + math.ceil(job.max_in_flight / SHARES)
-  end
-  return math.max(most - outstanding, 0)
+  return job.fast_path_ahead and job.terms_version == version and not job.suspended and is_known(job)
+    and job.phase ~= 'waiting'
 end
 
 -- Whether the workers are behind: permits that are issued now would be late.
 local lagging = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1] > LAG_DEPTH
 
--- From when the next slot is near enough for one more permit.
-local function admits_from(id, job)
-  return slot_after(job, redis.call('ZCARD', queued_of(id)), now) - job.fast_path_ahead
+-- The least room of some budgets, and from when a permit has its slot near enough in all of them. A budget is a job, how
+-- many permits wait for a slot in it, and how many more permits may be issued.
+local function least(budgets, ahead)
+  local room, from = math.huge, 0
+  for _, budget in ipairs(budgets) do
+    room, from = math.min(room, budget.room), math.max(from, slot_after(budget.job, budget.queued, now) - ahead)
+  end
+  return math.max(room, 0), from
 end
 
--- With a limit one permit at a time, because only the next slot is free now. Without a limit as many as there is room
--- for.
-local function most_at_once(id, job, room)
-  if admits_from(id, job) > now then
-    return 0
+-- How many permits, of `most`, have slots in all of these budgets that begin by `latest`.
+local function slots_until(latest, budgets, most)
+  for _, budget in ipairs(budgets) do
+    local near, tried = 0, most
+    while near < most do
+      if slot_after(budget.job, budget.queued + tried - 1, now) <= latest then
+        near = tried
+      else
+        most = tried - 1
+      end
+      tried = math.ceil((near + most) / 2)
+    end
   end
-  local is_unlimited = #job.cursors.cursors == 0 and not job.cursors.interval and not job.pace
-  return is_unlimited and room or math.min(room, 1)
+  return most
+end
+
+-- The budget of the job. A run that is under way may publish its share of `max_in_flight`.
+local function own_budget(id, job)
+  local queued = redis.call('ZCARD', queued_of(id))
+  local room = most_outstanding(job) - queued - redis.call('ZCARD', in_flight_of(id))
+  return { job = job, queued = queued, room = room - (job.phase == 'leased' and math.ceil(job.max_in_flight / SHARES) or 0) }
+end
+
+-- The budgets that the job shares, the inner one first; nil if one of them lets nothing be sent without a run. The members
+-- that wait for their turn go first, and those inside such a member, too: each with one permit. No member goes before them
+-- that has had more than its share.
+local function shared_budgets(job, shared)
+  local budgets, waiting, at = {}, 0, job.turn and job.turn.at or 0
+  for index, id in ipairs(shared) do
+    local group = groups[id]
+    waiting = waiting + promised_by(group) + redis.call('ZCARD', turns_of(id))
+    if not is_known(group) or group.suspended or FLOWS.is_behind(job, group)
+      or group.callers and CALLERS.of(group).wanted > 0 or waiting > 0 and at > (group.virtual_time or 0) then
+      return nil
+    end
+    local queued = redis.call('ZCARD', queued_of(id)) + waiting
+    budgets[index] = { job = group, queued = queued, room = most_outstanding(group) - queued - redis.call('ZCARD', in_flight_of(id)) }
+    at = group.turn and group.turn.at or 0
+  end
+  return budgets
+end
+
+-- A permit that is issued without a run is a turn like any other: it moves the virtual time of each group to its start, and
+-- its member behind it.
+local function take_turns(job, shared, count)
+  local member = job
+  for _, id in ipairs(shared) do
+    local group = groups[id]
+    local at = math.max(member.turn and member.turn.at or 0, group.virtual_time or 0)
+    group.virtual_time = at + (count - 1) / member.weight
+    member.turn = member.turn or {}
+    member.turn.at = at + count / member.weight
+    member = group
+  end
 end
 
 local function admit(id, version, batch)
   local job = load_job(id)
+  local shared = FLOWS.shared_by(id, job)
   -- A backlog, other terms, a suspended destination or workers that are behind: the deliveries wait for a run.
   if lagging or not admits(job, version) then
     return { 0, 0, 0 }
   end
+  local ahead, own, others = job.fast_path_ahead, { own_budget(id, job) }, shared_budgets(job, shared)
+  if not others then
+    return { 0, 0, 0, 0, 0 }
+  end
+  local all = { own[1], unpack(others) }
   -- The first deliveries of the batch get the room. The others are declined.
-  local room = room_of(id, job)
-  local count = math.min(#batch, most_at_once(id, job, room))
+  local count = slots_until(now + ahead, all, math.min(#batch, (least(all, ahead))))
   if count > 0 then
+    take_turns(job, shared, count)
     issue_permits(id, job, batch, count, false)
     save_job(id, job)
   end
-  return { count, room - count, admits_from(id, job) }
+  for _, budget in ipairs(all) do
+    budget.queued, budget.room = budget.queued + count, budget.room - count
+  end
+  local answer = { count }
+  for _, budgets in ipairs({ own, others }) do
+    if budgets[1] then
+      local room, from = least(budgets, ahead)
+      answer[#answer + 1], answer[#answer + 2] = slots_until(math.max(from, now) + ahead, budgets, room), from
+    end
+  end
+  return answer
 end
 
 local answer = { generation }
@@ -76,6 +135,9 @@ while more() do
   answer[#answer + 1] = admit(id, version, list(read_delivery))
 end
 end_issuing()
+for id, group in pairs(issued_in) do
+  save_job(id, group)
+end
 -- For ten minutes: the caller repeats a call only while its claims last, and they do not last as long.
 redis.call('SET', admitted_by, cmsgpack.pack({ name = name, answer = answer }), 'PX', REMEMBERED_MS)
 return answer

@@ -64,8 +64,8 @@ local function issue_permits(id, job, batch, count, paced)
     -- The job is kept at least as long as its permits.
     job.permits_until = math.max(job.permits_until, delivery.expires)
     local expected = 0
-    if shared[1] then
-      names[index] = scored[2 * index]
+    names[index] = shared[1] and scored[2 * index]
+    if shared[1] and paced then
       expected = FLOWS.expected(job, shared, others + index - 1, others_in)
       for which in ipairs(shared) do
         others_in[which] = others_in[which] + 1

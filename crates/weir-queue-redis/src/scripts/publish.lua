@@ -61,7 +61,7 @@ local function follow(job, run)
 end
 
 -- How far ahead the slot of a delivery without a run may be.
-local AHEAD_AFTER = { stop = 0, at = 0, soon = FAST_PATH_AHEAD }
+local AHEAD_AFTER = { stop = NEAR_SLOT, at = NEAR_SLOT, soon = FAST_PATH_AHEAD }
 
 -- The permits of this publication move the member forward in the turn queue.
 local function use_turn(job, run)

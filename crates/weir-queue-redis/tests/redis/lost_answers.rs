@@ -199,7 +199,7 @@ async fn an_admission_whose_answers_were_lost_is_repeated_and_done_once() {
     };
     let admit = |expires_at| {
         let to = Arc::new(Destination { id: destination(1), ..settings(&support::per_second(10), 64) });
-        assert!(queue.reserve(&to));
+        assert!(queue.reserve(&to, to.id));
         let mut delivery = support::delivery(&queue, to.id, 1, Duration::from_secs(30));
         (delivery.expires_at, delivery.destination) = (expires_at, Some(to));
         queue.admit(vec![delivery]);

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_core::{DeliveryId, Destination, RateLimits, claim::ClaimedDelivery, limit::MinInterval, plan::NextRun};
+use weir_core::{
+    DeliveryId, Destination, DestinationId, RateLimits, claim::ClaimedDelivery, limit::MinInterval, plan::NextRun,
+};
 
 use super::{SOON, Subject, destination, granted, per_second};
 use crate::{Permit, Published};
@@ -15,29 +17,34 @@ impl Subject {
     }
 
     fn try_reserve(&self, of: &Destination) -> bool {
-        self.queue.reserve(of)
+        self.queue.reserve(of, of.id)
     }
 
     /// Reserves room for a permit. A queue that only estimates the room may need a moment.
-    async fn reserve(&self, of: &Destination) {
+    async fn reserve(&self, of: &Destination, flow: DestinationId) {
         let until = self.clock.now() + SOON;
-        while !self.try_reserve(of) {
+        while !self.queue.reserve(of, flow) {
             assert!(self.clock.now() < until, "there is no room");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    fn admit(&self, number: u8, of: &Destination) {
-        let delivery = self.delivery(number, SOON);
+    fn admit(&self, number: u8, of: &Destination, flow: DestinationId) {
+        let delivery = ClaimedDelivery { flow_id: flow, ..self.delivery(number, SOON) };
         self.queue.admit(vec![ClaimedDelivery { destination: Some(Arc::new(of.clone())), ..delivery }]);
     }
 
     /// Admits a delivery and takes its permit. Tries again when the delivery is declined, because a queue may only
     /// estimate the room.
     pub(super) async fn admitted(&self, number: u8, of: &Destination) -> Permit {
+        self.admitted_to(number, of, of.id).await
+    }
+
+    /// The same of a flow of this destination.
+    pub(super) async fn admitted_to(&self, number: u8, of: &Destination, flow: DestinationId) -> Permit {
         loop {
-            self.reserve(of).await;
-            self.admit(number, of);
+            self.reserve(of, flow).await;
+            self.admit(number, of, flow);
             tokio::select! {
                 permits = self.take(1) => return permits.into_iter().next().expect("a permit"),
                 _ = self.queue.declined() => {}
@@ -47,8 +54,13 @@ impl Subject {
 
     /// A queue that only estimates the room may reserve it, and then declines the delivery.
     pub(super) async fn assert_not_admitted(&self, number: u8, of: &Destination) {
-        if self.try_reserve(of) {
-            self.admit(number, of);
+        self.assert_not_admitted_to(number, of, of.id).await;
+    }
+
+    /// The same of a flow of this destination.
+    pub(super) async fn assert_not_admitted_to(&self, number: u8, of: &Destination, flow: DestinationId) {
+        if self.queue.reserve(of, flow) {
+            self.admit(number, of, flow);
             assert_eq!(self.declined(1).await.len(), 1);
         }
     }
@@ -126,9 +138,9 @@ pub async fn a_live_delivery_is_admitted_during_a_replay_and_goes_first(subject:
 pub async fn a_delivery_admitted_after_a_suspension_is_declined(subject: Subject) {
     let unlimited = subject.destination(&RateLimits::UNLIMITED, 64);
     subject.run_without_backlog(RateLimits::UNLIMITED).await;
-    subject.reserve(&unlimited).await;
+    subject.reserve(&unlimited, unlimited.id).await;
     subject.edit(&RateLimits::UNLIMITED, true).await;
-    subject.admit(7, &unlimited);
+    subject.admit(7, &unlimited, unlimited.id);
     let declined = subject.declined(1).await;
     assert_eq!(declined[0].claim.delivery_id, DeliveryId::from_bytes([7; 16]));
     assert!(!subject.try_reserve(&unlimited));
@@ -139,10 +151,10 @@ pub async fn released_room_can_be_reserved_again(subject: Subject) {
     let lease = subject.begin_run().await;
     let terms = crate::Terms::of(&one, subject.clock.now());
     assert!(matches!(subject.publish_under(lease, terms, Vec::new(), NextRun::Stop).await, Published::Done));
-    subject.reserve(&one).await;
+    subject.reserve(&one, one.id).await;
     assert!(!subject.try_reserve(&one));
     subject.queue.unreserve(destination(1));
-    subject.reserve(&one).await;
+    subject.reserve(&one, one.id).await;
 }
 
 pub async fn nothing_is_admitted_under_terms_that_the_job_does_not_know(subject: Subject) {

@@ -369,10 +369,92 @@ pub async fn limit_keys_without_limits_take_turns(subject: Subject) {
     );
 }
 
-/// Which limit key a delivery has decides its slot.
-pub async fn nothing_is_admitted_to_a_destination_with_limit_keys(subject: Subject) {
-    let keyed = Keyed::new(RateLimits::UNLIMITED, RateLimits::UNLIMITED);
-    subject.wake(subject.clock.now()).await;
-    keyed.run_until_nothing_is_due(&subject, 0).await;
-    assert!(!subject.queue.reserve(&keyed.destination));
+/// A run of each of these keys that finds nothing.
+async fn idle(subject: &Subject, keyed: &mut Keyed, keys: &[&str]) -> Vec<DestinationId> {
+    keyed.wake(subject, keys).await;
+    keyed.run_until_nothing_is_due(subject, 0).await;
+    keys.iter().map(|key| keyed.flow(key)).collect()
+}
+
+pub async fn a_delivery_of_a_limit_key_is_admitted_under_the_budget_of_its_destination(subject: Subject) {
+    let mut keyed = Keyed::new(per_second(10), per_second(2));
+    let flows = idle(&subject, &mut keyed, &["a", "b"]).await;
+    let new = keyed.flow("new");
+    assert!(!subject.queue.reserve(&keyed.destination, new), "a key that never ran");
+    let first = subject.admitted_to(1, &keyed.destination, flows[0]).await;
+    assert_eq!((first.id.destination_id, first.expected_at), (flows[0], None));
+    // A permit that is queued takes the slot that is free now.
+    subject.assert_not_admitted_to(2, &keyed.destination, flows[1]).await;
+    let of_a = subject.slot(&first).await;
+    subject.settle(&first).await;
+    // Usable again once a slot is near: by the destination for the other key, by its own limit for the same.
+    let second = subject.admitted_to(3, &keyed.destination, flows[1]).await;
+    let of_b = subject.slot(&second).await;
+    subject.settle(&second).await;
+    assert!(of_b.start + subject.precision >= of_a.start + Duration::from_millis(101), "{of_b:?} after {of_a:?}");
+    subject.until(of_b.end + Duration::from_millis(101)).await;
+    subject.assert_not_admitted_to(4, &keyed.destination, flows[0]).await;
+    let third = subject.admitted_to(5, &keyed.destination, flows[0]).await;
+    let again = subject.slot(&third).await;
+    assert!(again.start + subject.precision >= of_a.start + Duration::from_millis(505), "{again:?} after {of_a:?}");
+}
+
+pub async fn limit_keys_are_admitted_up_to_the_max_in_flight_of_their_destination(subject: Subject) {
+    let mut keyed = Keyed::new(RateLimits::UNLIMITED, RateLimits::UNLIMITED);
+    keyed.destination.settings.max_in_flight = 2;
+    let flows = idle(&subject, &mut keyed, &["a", "b", "c"]).await;
+    let first = subject.admitted_to(1, &keyed.destination, flows[0]).await;
+    granted(subject.ask_for_slot(&first).await);
+    subject.admitted_to(2, &keyed.destination, flows[1]).await;
+    subject.assert_not_admitted_to(3, &keyed.destination, flows[2]).await;
+    subject.settle(&first).await;
+    let third = subject.admitted_to(4, &keyed.destination, flows[2]).await;
+    granted(subject.ask_for_slot(&third).await);
+}
+
+pub async fn nothing_is_admitted_to_a_limit_key_after_an_edit_or_while_it_is_behind(subject: Subject) {
+    let mut keyed = Keyed::new(RateLimits::UNLIMITED, RateLimits::UNLIMITED);
+    let flows = idle(&subject, &mut keyed, &["a", "b"]).await;
+    let before = keyed.destination.clone();
+    keyed.edit(&subject, |destination| destination.settings.max_in_flight = 60).await;
+    // Nobody has told the key.
+    for read in [&before, &keyed.destination.clone()] {
+        subject.assert_not_admitted_to(1, read, flows[0]).await;
+    }
+    idle(&subject, &mut keyed, &["a"]).await;
+    subject.assert_not_admitted_to(2, &keyed.destination, flows[1]).await;
+    let permit = subject.admitted_to(3, &keyed.destination, flows[0]).await;
+    keyed.edit(&subject, |destination| destination.settings.paused = true).await;
+    keyed.withdrawn(&subject, &[permit]).await;
+}
+
+/// Each member that waits has its turn before a newcomer.
+pub async fn a_limit_key_is_not_admitted_before_others_that_wait_for_their_turns(subject: Subject) {
+    let mut keyed = Keyed::new(per_minute(20), RateLimits::UNLIMITED);
+    let flows = idle(&subject, &mut keyed, &["a", "b", "c"]).await;
+    let permit = keyed.permits(&subject, &["a"]).await.remove(0);
+    let slot = subject.slot(&permit).await;
+    subject.settle(&permit).await;
+    // It waits for the next slot, in three seconds.
+    keyed.wake(&subject, &["b"]).await;
+    assert_eq!(keyed.run_until_nothing_is_due(&subject, 0).await, 0);
+    subject.until(slot.end + Duration::from_secs(3)).await;
+    subject.assert_not_admitted_to(1, &keyed.destination, flows[2]).await;
+}
+
+/// A key that was alone for a while has not used the turns of those that come later, nor they its own.
+pub async fn what_a_limit_key_has_sent_alone_on_the_fast_path_costs_no_turns(subject: Subject) {
+    let mut keyed = Keyed::new(RateLimits::UNLIMITED, RateLimits::UNLIMITED);
+    keyed.destination.settings.max_in_flight = 8;
+    let flows = idle(&subject, &mut keyed, &["busy", "other"]).await;
+    for number in 0..100 {
+        let permit = subject.admitted_to(number, &keyed.destination, flows[0]).await;
+        granted(subject.ask_for_slot(&permit).await);
+        subject.settle(&permit).await;
+    }
+    keyed.wake(&subject, &["busy", "other"]).await;
+    let run = async |lease, waiting| keyed.run(&subject, lease, waiting).await;
+    let (published, largest) = subject.use_turns(40, run).await;
+    let of = |flow| published.get(flow).copied().unwrap_or(0);
+    assert!(of(&flows[0]).abs_diff(of(&flows[1])) <= 2 * largest, "{published:?}, at most {largest} in a run");
 }

@@ -180,16 +180,26 @@ impl Group {
         self.budget.in_flight() < self.max_in_flight()
     }
 
-    /// Whether a new delivery of a member can be sent without a run: no member has a backlog, and a slot is free before
-    /// `until`.
-    pub(super) fn admits(&self, now: Timestamp, until: Timestamp, member: &Terms) -> bool {
-        let taken = self.budget.queued() + 1;
-        self.turns.is_empty()
-            && self.promises == 0
+    /// The permits that runs may still publish, and one for each member that waits for its turn.
+    pub(super) fn waiting(&self) -> u32 {
+        self.promises + self.turns.len() as u32
+    }
+
+    /// Whether a new delivery of a member, whose turn begins at `tag`, can be sent without a run: there is room, and a slot is
+    /// free before `until`, also if all that is `waiting` goes first; and no other member is behind this one.
+    pub(super) fn admits(&self, now: Timestamp, until: Timestamp, member: &Terms, tag: Tag, waiting: u32) -> bool {
+        let taken = self.budget.queued() + waiting + 1;
+        (waiting == 0 || tag <= self.virtual_time)
             && self.callers.are_absent()
             && self.lets_send(now, member)
-            && self.budget.outstanding() < self.max_in_flight()
+            && self.budget.outstanding() + waiting < self.max_in_flight()
             && self.budget.cursors.as_ref().is_some_and(|cursors| cursors.slots_before(now, until, taken) == taken)
+    }
+
+    /// The start of a turn that a member takes, whose place is `tag`.
+    pub(super) fn begin_turn(&mut self, tag: Tag) -> Tag {
+        self.virtual_time = self.virtual_time.max(tag);
+        self.virtual_time
     }
 
     pub(super) fn enter(&mut self, tag: Tag, id: DestinationId, weight: u16) {

@@ -313,27 +313,25 @@ impl Job {
         }
     }
 
-    /// Whether a new delivery can be sent without a run. Four conditions: the last run found less than it was allowed
-    /// to claim, so that at most a few deliveries are waiting; the terms are those of the destination; a slot is free
-    /// now, or soon during a replay; and there is room.
-    pub(super) fn has_room(&self, now: Timestamp, destination: &Destination, group: Option<&Group>) -> bool {
-        let (Some(ahead), Some(terms), Some(cursors)) = (self.fast_path_ahead, &self.terms, &self.budget.cursors)
-        else {
-            return false;
-        };
+    /// Before when the slot of a new delivery that needs no run begins; `None` if a run is needed. Four conditions: the last
+    /// run found less than it was allowed to claim, so that at most a few deliveries are waiting; the terms are those of the
+    /// destination; a slot is free now, or soon during a replay; and there is room.
+    pub(super) fn admits_until(&self, now: Timestamp, destination: &Destination) -> Option<Timestamp> {
+        let (ahead, terms, cursors) = (self.fast_path_ahead?, self.terms.as_ref()?, self.budget.cursors.as_ref()?);
         // A run that is under way may publish its share of `max_in_flight`.
         let promised = match self.phase {
             Phase::Leased { .. } => terms.max_in_flight.div_ceil(SHARES),
-            Phase::Idle | Phase::Scheduled { .. } | Phase::Turn { .. } => 0,
+            Phase::Idle | Phase::Scheduled { .. } => 0,
+            Phase::Turn { .. } => return None,
         };
         // The slot of this delivery comes after those of the queued permits.
         let (taken, until) = (self.budget.queued() + 1, now + ahead + Duration::from_nanos(1));
-        !terms.suspended
+        let admits = !terms.suspended
             && terms.version == destination.version(now)
             && cursors.slots_before(now, until, taken) == taken
             && self.pace.as_ref().is_none_or(|pace| pace.cursor.slots_before(now, until, taken) == taken)
-            && self.budget.outstanding() + promised < self.allowed_outstanding()
-            && terms.group.is_none_or(|_| group.is_some_and(|group| group.admits(now, until, terms)))
+            && self.budget.outstanding() + promised < self.allowed_outstanding();
+        admits.then_some(until)
     }
 
     /// When a paced job runs.

@@ -359,38 +359,46 @@ impl JobTable {
             group.budget.queue(id.serial, delivery.expires_at);
             if of_run {
                 group.publish_promised(member);
-            } else {
-                job.tag = job.tag.max(group.virtual_time);
             }
             member = destination_named(shared);
         }
+        if !of_run {
+            self.take_turns_without_run(destination_id);
+        }
+        let Some(job) = self.jobs.get_mut(&destination_id) else { return };
         job.queue(id.serial, delivery.expires_at);
         self.ready.push_back(Permit { id, published_at: now, expected_at, delivery });
     }
 
-    /// Reserves room for a permit without a run, if there is room and a free slot.
-    pub fn reserve(&mut self, now: Timestamp, destination: &Destination) -> bool {
-        // Which limit key a delivery has is not known here.
-        if self.closed || self.depth() > LAG_DEPTH || destination.keyed_at.is_some() {
+    /// Reserves room for a permit of this flow without a run, if there is room and a free slot in all of its budgets.
+    pub fn reserve(&mut self, now: Timestamp, destination: &Destination, flow: DestinationId) -> bool {
+        if self.closed || self.depth() > LAG_DEPTH {
             return false;
         }
-        let Some(job) = self.jobs.get_mut(&destination.id) else { return false };
-        let mut group = job.group().and_then(|group| self.groups.get_mut(&group));
-        let has_room = job.has_room(now, destination, group.as_deref());
-        if has_room {
-            job.budget.reserved += 1;
-            if let Some(group) = &mut group {
-                group.budget.reserved += 1;
-            }
+        let Some(job) = self.jobs.get_mut(&flow) else { return false };
+        let (Some(until), Some(terms)) = (job.admits_until(now, destination), &job.terms) else { return false };
+        let (mut tag, mut waiting) = (job.tag, 0);
+        let admits = shared_by(&self.groups, terms.group).all(|shared| {
+            let Some(group) = self.groups.get(&shared) else { return false };
+            // The keys that wait for their turns inside a member do so for its turn, too.
+            waiting += group.waiting();
+            group.admits(now, until, terms, std::mem::replace(&mut tag, group.tag), waiting)
+        });
+        if !admits {
+            return false;
         }
-        has_room
+        job.budget.reserved += 1;
+        for shared in shared_by(&self.groups, job.group()) {
+            self.change_group(shared, |group| group.budget.reserved += 1);
+        }
+        true
     }
 
     /// Releases reserved room. A job that waits for room becomes due.
-    pub fn unreserve(&mut self, now: Timestamp, destination_id: DestinationId) {
-        if self.release_room(destination_id) {
-            self.group_room_freed(now, destination_id);
-            self.room_freed(now, destination_id);
+    pub fn unreserve(&mut self, now: Timestamp, flow: DestinationId) {
+        if self.release_room(flow) {
+            self.group_room_freed(now, flow);
+            self.room_freed(now, flow);
         }
     }
 
@@ -398,8 +406,8 @@ impl JobTable {
     fn release_room(&mut self, id: DestinationId) -> bool {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.budget.reserved > 0) else { return false };
         job.budget.reserved -= 1;
-        if let Some(group) = job.group().and_then(|group| self.groups.get_mut(&group)) {
-            group.budget.reserved = group.budget.reserved.saturating_sub(1);
+        for shared in shared_by(&self.groups, job.group()) {
+            self.change_group(shared, |group| group.budget.reserved = group.budget.reserved.saturating_sub(1));
         }
         true
     }

@@ -62,8 +62,8 @@ impl Schedule for LostAnswers {
         self.queue.check().await
     }
 
-    fn reserve(&self, destination: &Destination) -> bool {
-        self.queue.reserve(destination)
+    fn reserve(&self, destination: &Destination, flow: DestinationId) -> bool {
+        self.queue.reserve(destination, flow)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {

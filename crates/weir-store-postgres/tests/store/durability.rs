@@ -38,7 +38,7 @@ struct WatchedFastPath {
 }
 
 impl FastPath for WatchedFastPath {
-    fn reserve(&self, _: &Destination) -> Option<Timestamp> {
+    fn reserve(&self, _: &Destination, _: DestinationId) -> Option<Timestamp> {
         Some(NOW)
     }
 

@@ -31,7 +31,7 @@ const LATER: Timestamp = Timestamp::from_secs(1_800_000_010);
 struct OpenFastPath(Mutex<Vec<ClaimedDelivery>>);
 
 impl FastPath for OpenFastPath {
-    fn reserve(&self, _: &Destination) -> Option<Timestamp> {
+    fn reserve(&self, _: &Destination, _: DestinationId) -> Option<Timestamp> {
         Some(NOW + Duration::from_secs(60))
     }
 

@@ -35,18 +35,18 @@ impl FakeFastPath {
 }
 
 impl FastPath for FakeFastPath {
-    fn reserve(&self, destination: &Destination) -> Option<Timestamp> {
+    fn reserve(&self, _: &Destination, flow: DestinationId) -> Option<Timestamp> {
         self.with_calls(|calls| {
             calls.room = calls.room.checked_sub(1)?;
-            calls.reserved.push(destination.id);
+            calls.reserved.push(flow);
             Some(EXPIRES_AT)
         })
     }
 
-    fn cancel(&self, destination_id: DestinationId) {
+    fn cancel(&self, flow: DestinationId) {
         self.with_calls(|calls| {
             calls.room += 1;
-            calls.cancelled.push(destination_id);
+            calls.cancelled.push(flow);
         });
     }
 

@@ -123,7 +123,7 @@ impl Schedule for RecordingQueue {
         not_used()
     }
 
-    fn reserve(&self, _: &Destination) -> bool {
+    fn reserve(&self, _: &Destination, _: DestinationId) -> bool {
         false
     }
 

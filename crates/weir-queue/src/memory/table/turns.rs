@@ -141,6 +141,22 @@ impl JobTable {
         self.schedule_group(now, outer);
     }
 
+    /// A permit that is issued without a run is a turn like any other: it moves the virtual time of each group to its start, and
+    /// its member behind it. The job itself moves when the permit is queued.
+    pub(super) fn take_turns_without_run(&mut self, id: DestinationId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let mut shared = shared_by(&self.groups, job.group());
+        let (inner, outer) = (shared.next(), shared.next());
+        let Some(group) = inner.and_then(|inner| self.groups.get_mut(&inner)) else { return };
+        job.tag = group.begin_turn(job.tag);
+        let (of_keys, weight) = (group.tag, group.weight());
+        let Some(outer) = outer.and_then(|outer| self.groups.get_mut(&outer)) else { return };
+        let tag = outer.begin_turn(of_keys) + tag_of_permit(weight);
+        if let Some(keys) = inner.and_then(|inner| self.groups.get_mut(&inner)) {
+            keys.tag = tag;
+        }
+    }
+
     /// Lets a job wait for its turn in its group. A job that `comes_back` begins at the present turn.
     pub(super) fn enter_turn(&mut self, now: Timestamp, id: DestinationId, group: LimitGroupId, comes_back: bool) {
         let Some(job) = self.jobs.get_mut(&id) else { return };

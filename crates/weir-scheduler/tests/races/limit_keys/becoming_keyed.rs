@@ -37,7 +37,7 @@ async fn no_event_takes_the_fast_path_beside_the_keys_of_its_destination() {
     world.delivered().await;
     tokio::time::sleep(2 * SECOND).await;
     let old = world.store.destinations(&[destination(1)]).await.unwrap().remove(0).unwrap();
-    assert!(world.queue.reserve(&old), "the fast path is open");
+    assert!(world.queue.reserve(&old, old.id), "the fast path is open");
     world.queue.unreserve(old.id);
     world.edit(|of, now| set_keys(of, key_limits(per_second(4)), now));
     for number in 0..10 {
@@ -45,7 +45,7 @@ async fn no_event_takes_the_fast_path_beside_the_keys_of_its_destination() {
     }
     while world.store.open() > 0 {
         tokio::time::sleep(Duration::from_millis(70)).await;
-        if worker.sent().len() > 3 && world.queue.reserve(&old) {
+        if worker.sent().len() > 3 && world.queue.reserve(&old, old.id) {
             let now = world.clock.now();
             let (flow, expires_at) = (ClaimedFlow::Keyless, now + 60 * SECOND);
             world.store.post(old.id, now);
