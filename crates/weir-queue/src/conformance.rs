@@ -427,6 +427,7 @@ macro_rules! queue_conformance {
             what_a_limit_key_has_sent_alone_on_the_fast_path_costs_no_turns,
             slots_of_the_keys_of_all_members_are_one_spacing_of_their_limit_group_apart,
             each_of_three_budgets_may_be_the_one_that_delays_a_slot,
+            a_key_is_admitted_if_each_of_three_budgets_has_a_slot,
             a_slot_that_the_limit_group_refuses_costs_a_key_and_its_destination_nothing,
             the_sends_of_all_keys_count_in_the_max_in_flight_of_their_limit_group,
             unused_permits_of_keys_leave_every_budget,

@@ -8,7 +8,7 @@ use weir_core::{
 };
 
 use super::{
-    SOON, Subject, destination, granted,
+    ABSENCE, SOON, Subject, destination, granted,
     groups::{GROUP, Members},
     limit_keys::Keyed,
     per_minute, per_second,
@@ -100,6 +100,40 @@ pub async fn each_of_three_budgets_may_be_the_one_that_delays_a_slot(subject: Su
     subject.queue.learn_group(flow, Some(GROUP));
     let next = subject.progress_of(flow).await.next_start.expect("known cursors");
     assert!(next + subject.precision >= first.start + Duration::from_secs(2), "by the key");
+}
+
+/// Runs of these keys that find nothing.
+async fn idle(subject: &Subject, account: &mut Account, of: &[(usize, &str)]) -> Vec<DestinationId> {
+    for &(member, key) in of {
+        account.members[member - 1].wake(subject, &[key]).await;
+    }
+    while let Ok(due) = tokio::time::timeout(ABSENCE, subject.queue.claim_due(16, SOON)).await {
+        for lease in due.expect("claim").leases {
+            account.run(subject, lease, 0).await;
+        }
+    }
+    of.iter().map(|&(member, key)| account.members[member - 1].flow(key)).collect()
+}
+
+pub async fn a_key_is_admitted_if_each_of_three_budgets_has_a_slot(subject: Subject) {
+    let members = [(per_second(2), per_minute(30), 1), (RateLimits::UNLIMITED, RateLimits::UNLIMITED, 1)];
+    let mut account = Account::new(per_second(4), &members);
+    let flows = idle(&subject, &mut account, &[(1, "a"), (1, "b"), (2, "a")]).await;
+    let [one, two] = [0, 1].map(|index| account.members[index].destination.clone());
+    let sent = async |number, of, flow| {
+        let permit = subject.admitted_to(number, of, flow).await;
+        let slot = subject.slot(&permit).await;
+        subject.settle(&permit).await;
+        slot
+    };
+    let first = sent(1, &one, flows[0]).await;
+    subject.assert_not_admitted_to(2, &two, flows[2]).await;
+    let other = sent(3, &two, flows[2]).await;
+    assert!(other.start + subject.precision >= first.start + Duration::from_micros(252_500), "by the limit group");
+    let of_b = sent(4, &one, flows[1]).await;
+    assert!(of_b.start + subject.precision >= first.start + Duration::from_millis(505), "by the destination");
+    let again = sent(5, &one, flows[0]).await;
+    assert!(again.start + subject.precision >= first.start + Duration::from_secs(2), "by the key");
 }
 
 pub async fn a_slot_that_the_limit_group_refuses_costs_a_key_and_its_destination_nothing(subject: Subject) {

@@ -430,15 +430,15 @@ pub async fn nothing_is_admitted_to_a_limit_key_after_an_edit_or_while_it_is_beh
 
 /// Each member that waits has its turn before a newcomer.
 pub async fn a_limit_key_is_not_admitted_before_others_that_wait_for_their_turns(subject: Subject) {
-    let mut keyed = Keyed::new(per_minute(20), RateLimits::UNLIMITED);
+    let mut keyed = Keyed::new(per_minute(60), RateLimits::UNLIMITED);
     let flows = idle(&subject, &mut keyed, &["a", "b", "c"]).await;
     let permit = keyed.permits(&subject, &["a"]).await.remove(0);
     let slot = subject.slot(&permit).await;
     subject.settle(&permit).await;
-    // It waits for the next slot, in three seconds.
+    // It waits for the next slot, in a second.
     keyed.wake(&subject, &["b"]).await;
     assert_eq!(keyed.run_until_nothing_is_due(&subject, 0).await, 0);
-    subject.until(slot.end + Duration::from_secs(3)).await;
+    subject.until(slot.end + Duration::from_secs(1)).await;
     subject.assert_not_admitted_to(1, &keyed.destination, flows[2]).await;
 }
 

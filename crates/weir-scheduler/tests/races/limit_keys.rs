@@ -1,6 +1,7 @@
 //! Destinations with limit keys: each key and the destination keep their limits in every window, through edits, pauses,
 //! holds, a loss of the queue and a crash.
 
+mod at_once;
 mod becoming_keyed;
 mod in_a_group;
 mod replayed;

@@ -256,6 +256,7 @@ macro_rules! store_conformance {
             a_deleted_destination_is_known_to_have_existed,
             a_working_store_passes_its_check,
             a_fast_path_delivery_is_stored_as_claimed,
+            a_fast_path_delivery_of_a_limit_key_is_claimed_for_its_flow,
             a_delivery_without_room_on_the_fast_path_waits,
             a_fast_path_claim_is_settled_like_any_other,
             a_released_fast_path_claim_waits_like_any_other,

@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 
 use super::{
+    limit_keys::{flow, keyed, of_key},
     message_groups::{in_order, ordered},
     *,
 };
@@ -90,6 +91,24 @@ pub async fn a_fast_path_delivery_is_stored_as_claimed(subject: Subject) {
     assert!(history[0].unsettled);
     let filter = DeliveryFilter { states: vec![DeliveryState::Delivering], ..DeliveryFilter::default() };
     assert_eq!(subject.deliveries(filter).await.len(), 1);
+}
+
+pub async fn a_fast_path_delivery_of_a_limit_key_is_claimed_for_its_flow(subject: Subject) {
+    let fast_path = Arc::new(FakeFastPath::default());
+    fast_path.with_calls(|calls| calls.room = 1);
+    subject.store.connect(fast_path.clone());
+    subject.create(keyed(1)).await;
+    let answers = subject.ingest(vec![named(of_key(1, "b"), &[1]), named(of_key(2, "c"), &[1])]).await;
+    assert_eq!(answers.iter().map(|answer| answer.wake.clone()).collect::<Vec<_>>(), [vec![], vec![flow("c")]]);
+    assert_eq!(fast_path.with_calls(|calls| calls.reserved.clone()), [flow("b")]);
+    let claimed = fast_path.admitted().remove(0);
+    assert_eq!((claimed.flow_id, claimed.claim.destination_id), (flow("b"), destination_id(1)));
+    // It is one of the flow, also after a loss of the queue.
+    let unsettled = subject.histories(&[flow("b"), flow("c")]).await;
+    assert_eq!(unsettled.iter().map(|of| of.unsettled).collect::<Vec<_>>(), [true, false]);
+    assert!(subject.claim_key("b", 9).await.is_empty());
+    subject.sent(&claimed, Verdict::Delivered, 3).await;
+    assert_eq!(subject.flow_sends(&[flow("b"), flow("c")], 0).await, [1, 0]);
 }
 
 pub async fn a_delivery_without_room_on_the_fast_path_waits(subject: Subject) {

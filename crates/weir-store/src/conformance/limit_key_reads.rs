@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Subject {
-    async fn histories(&self, ids: &[DestinationId]) -> Vec<SendHistory> {
+    pub(super) async fn histories(&self, ids: &[DestinationId]) -> Vec<SendHistory> {
         self.store.send_history(ids).await.expect("read")
     }
 
