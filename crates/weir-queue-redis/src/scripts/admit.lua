@@ -59,9 +59,25 @@ end
 
 -- The budget of the job. A run that is under way may publish its share of `max_in_flight`.
 local function own_budget(id, job)
-  local queued = redis.call('ZCARD', queued_of(id))
-  local room = most_outstanding(job) - queued - redis.call('ZCARD', in_flight_of(id))
+  local queued, in_flight = 0, 0
+  -- Most limit keys have none.
+  if not job.group or redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0 then
+    queued, in_flight = redis.call('ZCARD', queued_of(id)), redis.call('ZCARD', in_flight_of(id))
+  end
+  local room = most_outstanding(job) - queued - in_flight
   return { job = job, queued = queued, room = room - (job.phase == 'leased' and math.ceil(job.max_in_flight / SHARES) or 0) }
+end
+
+-- The permits that are queued in each group, those that are in flight, and one for each member that waits for its turn, with
+-- what is promised. Counted once, because a call may be about many keys of one destination.
+local counts_of = {}
+
+local function counts_in(id, group)
+  if not counts_of[id] then
+    local waiting = promised_by(group) + redis.call('ZCARD', turns_of(id))
+    counts_of[id] = { queued = redis.call('ZCARD', queued_of(id)), in_flight = redis.call('ZCARD', in_flight_of(id)), waiting = waiting }
+  end
+  return counts_of[id]
 end
 
 -- The budgets that the job shares, the inner one first; nil if one of them lets nothing be sent without a run. The members
@@ -71,13 +87,14 @@ local function shared_budgets(job, shared)
   local budgets, waiting, at = {}, 0, job.turn and job.turn.at or 0
   for index, id in ipairs(shared) do
     local group = groups[id]
-    waiting = waiting + promised_by(group) + redis.call('ZCARD', turns_of(id))
+    local counts = counts_in(id, group)
+    waiting = waiting + counts.waiting
     if not is_known(group) or group.suspended or FLOWS.is_behind(job, group)
       or group.callers and CALLERS.of(group).wanted > 0 or waiting > 0 and at > (group.virtual_time or 0) then
       return nil
     end
-    local queued = redis.call('ZCARD', queued_of(id)) + waiting
-    budgets[index] = { job = group, queued = queued, room = most_outstanding(group) - queued - redis.call('ZCARD', in_flight_of(id)) }
+    local queued = counts.queued + waiting
+    budgets[index] = { job = group, queued = queued, room = most_outstanding(group) - queued - counts.in_flight }
     at = group.turn and group.turn.at or 0
   end
   return budgets
@@ -91,6 +108,7 @@ local function take_turns(job, shared, count)
     local group = groups[id]
     local at = math.max(member.turn and member.turn.at or 0, group.virtual_time or 0)
     group.virtual_time = at + (count - 1) / member.weight
+    counts_of[id].queued = counts_of[id].queued + count
     member.turn = member.turn or {}
     member.turn.at = at + count / member.weight
     member = group

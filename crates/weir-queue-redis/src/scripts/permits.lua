@@ -55,7 +55,7 @@ local function issue_permits(id, job, batch, count, paced)
   local others = paced and redis.call('ZCARD', queued) or 0
   local shared, others_in, names = FLOWS.shared_by(id, job), {}, {}
   for index, group in ipairs(shared) do
-    others_in[index] = redis.call('ZCARD', queued_of(group))
+    others_in[index] = paced and redis.call('ZCARD', queued_of(group))
   end
   for index = 1, count do
     local delivery = batch[index]
