@@ -305,6 +305,30 @@ mod tests {
     }
 
     #[test]
+    fn jobs_without_a_backlog_are_not_tried_one_after_the_other_while_a_budget_that_they_share_is_full() {
+        let estimates = AdmissionEstimates::default();
+        let (group, later) = (Some(LimitGroupId::from_bytes([9; 16])), NOW + LAST_OLD_START);
+        let [one, other] = [1, 2].map(|number| DestinationId::from_bytes([number; 16]));
+        for id in [one, other] {
+            estimates.woken(id, LONG_AGO, NOW);
+        }
+        let reserve = |id, now| estimates.reserve(id, group, now, 10);
+        assert!(reserve(one, later) && !reserve(other, later), "the first try");
+        let full = Room { permits: 0, from: Timestamp::MIN };
+        estimates.answered(one, 1, &Admitted { count: 0, room: full, shared: Some(full) }, later);
+        assert!(!reserve(other, later) && reserve(other, later + FIRST_PAUSE));
+        // The job has refused the delivery itself, which says nothing about the budget.
+        estimates.answered(other, 1, &admitted(0, 0, Timestamp::MIN), later + FIRST_PAUSE);
+        assert!(reserve(one, later + FIRST_PAUSE));
+        let (now, room) = (later + FIRST_PAUSE * 2, |permits| Room { permits, from: later });
+        estimates.answered(one, 0, &Admitted { count: 1, room: room(9), shared: Some(room(2)) }, now);
+        let taken = (0..9).take_while(|_| reserve(one, now)).count();
+        assert_eq!(taken, 2, "no more than both have room for");
+        estimates.unreserve(one);
+        assert!(reserve(other, now));
+    }
+
+    #[test]
     fn unused_estimates_are_forgotten() {
         let estimates = AdmissionEstimates::default();
         estimates.woken(id(), LONG_AGO, NOW);

@@ -15,7 +15,6 @@ macro_rules! store_conformance {
             an_event_above_the_limit_of_a_group_that_takes_it_is_refused,
             an_event_and_its_deliveries_keep_their_limit_key,
             a_repeated_event_has_the_limit_key_of_the_first,
-            a_delivery_with_a_limit_key_does_not_take_the_fast_path,
             a_claim_of_a_flow_takes_its_deliveries_the_oldest_due_first,
             requests_of_flows_and_of_destinations_may_be_in_one_claim,
             deliveries_without_a_limit_key_are_a_flow_of_their_own,

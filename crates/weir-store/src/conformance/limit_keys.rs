@@ -120,16 +120,6 @@ pub async fn a_repeated_event_has_the_limit_key_of_the_first(subject: Subject) {
     assert_eq!((again.duplicate, again.deliveries, &again.event), (true, 1, &first));
 }
 
-pub async fn a_delivery_with_a_limit_key_does_not_take_the_fast_path(subject: Subject) {
-    let fast_path = subject.fast_path(9).await;
-    let current = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
-    let with_keys = |settings: &mut Settings| settings.key_limits = by_number();
-    subject.patch(&current, NOW + seconds(1), with_keys).await.expect("applied");
-    subject.ingest(vec![matched(event(1))]).await;
-    assert!(fast_path.admitted().is_empty());
-    assert_eq!(subject.claim_key("1", 9).await.len(), 1);
-}
-
 pub async fn a_claim_of_a_flow_takes_its_deliveries_the_oldest_due_first(subject: Subject) {
     subject.with_keys(&["a", "b", "a", "b", "a"]).await;
     let a = ClaimedFlow::Key(flow("a"));
