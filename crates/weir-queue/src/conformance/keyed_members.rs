@@ -116,8 +116,8 @@ async fn idle(subject: &Subject, account: &mut Account, of: &[(usize, &str)]) ->
 }
 
 pub async fn a_key_is_admitted_if_each_of_three_budgets_has_a_slot(subject: Subject) {
-    let members = [(per_second(2), per_minute(30), 1), (RateLimits::UNLIMITED, RateLimits::UNLIMITED, 1)];
-    let mut account = Account::new(per_second(4), &members);
+    let members = [(per_minute(30), per_minute(15), 1), (RateLimits::UNLIMITED, RateLimits::UNLIMITED, 1)];
+    let mut account = Account::new(per_minute(60), &members);
     let flows = idle(&subject, &mut account, &[(1, "a"), (1, "b"), (2, "a")]).await;
     let [one, two] = [0, 1].map(|index| account.members[index].destination.clone());
     let sent = async |number, of, flow| {
@@ -129,11 +129,11 @@ pub async fn a_key_is_admitted_if_each_of_three_budgets_has_a_slot(subject: Subj
     let first = sent(1, &one, flows[0]).await;
     subject.assert_not_admitted_to(2, &two, flows[2]).await;
     let other = sent(3, &two, flows[2]).await;
-    assert!(other.start + subject.precision >= first.start + Duration::from_micros(252_500), "by the limit group");
+    assert!(other.start + subject.precision >= first.start + Duration::from_secs(1), "by the limit group");
     let of_b = sent(4, &one, flows[1]).await;
-    assert!(of_b.start + subject.precision >= first.start + Duration::from_millis(505), "by the destination");
+    assert!(of_b.start + subject.precision >= first.start + Duration::from_secs(2), "by the destination");
     let again = sent(5, &one, flows[0]).await;
-    assert!(again.start + subject.precision >= first.start + Duration::from_secs(2), "by the key");
+    assert!(again.start + subject.precision >= first.start + Duration::from_secs(4), "by the key");
 }
 
 pub async fn a_slot_that_the_limit_group_refuses_costs_a_key_and_its_destination_nothing(subject: Subject) {
