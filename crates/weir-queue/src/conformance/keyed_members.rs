@@ -8,7 +8,7 @@ use weir_core::{
 };
 
 use super::{
-    ABSENCE, SOON, Subject, destination, granted,
+    SOON, Subject, destination, granted,
     groups::{GROUP, Members},
     limit_keys::Keyed,
     per_minute, per_second,
@@ -107,12 +107,9 @@ async fn idle(subject: &Subject, account: &mut Account, of: &[(usize, &str)]) ->
     for &(member, key) in of {
         account.members[member - 1].wake(subject, &[key]).await;
     }
-    while let Ok(due) = tokio::time::timeout(ABSENCE, subject.queue.claim_due(16, SOON)).await {
-        for lease in due.expect("claim").leases {
-            account.run(subject, lease, 0).await;
-        }
-    }
-    of.iter().map(|&(member, key)| account.members[member - 1].flow(key)).collect()
+    let flows: Vec<_> = of.iter().map(|&(member, key)| account.members[member - 1].flow(key)).collect();
+    subject.give_empty_turns(&flows, async |lease, waiting| account.run(subject, lease, waiting).await).await;
+    flows
 }
 
 pub async fn a_key_is_admitted_if_each_of_three_budgets_has_a_slot(subject: Subject) {

@@ -1,6 +1,10 @@
 //! Limit keys: a destination is the group of its keys.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use weir_core::{
     Destination, DestinationId, LimitKey, Limiter, RateLimits, Timestamp,
@@ -169,6 +173,20 @@ impl Subject {
             }
         }
         (published, largest)
+    }
+
+    /// Runs what is due until each of these flows has had a turn, in which nothing waited.
+    pub(super) async fn give_empty_turns(&self, flows: &[DestinationId], run: impl AsyncFn(JobLease, u32) -> u32) {
+        let mut left: BTreeSet<_> = flows.iter().copied().collect();
+        while !left.is_empty() {
+            for lease in self.claim_for(SOON).await {
+                let (id, has_turn) = (lease.destination_id, lease.turn.is_some_and(|turn| turn.permits > 0));
+                run(lease, 0).await;
+                if has_turn {
+                    left.remove(&id);
+                }
+            }
+        }
     }
 
     pub(super) async fn progress_of(&self, id: DestinationId) -> Progress {
@@ -372,8 +390,9 @@ pub async fn limit_keys_without_limits_take_turns(subject: Subject) {
 /// A run of each of these keys that finds nothing.
 async fn idle(subject: &Subject, keyed: &mut Keyed, keys: &[&str]) -> Vec<DestinationId> {
     keyed.wake(subject, keys).await;
-    keyed.run_until_nothing_is_due(subject, 0).await;
-    keys.iter().map(|key| keyed.flow(key)).collect()
+    let flows: Vec<_> = keys.iter().map(|key| keyed.flow(key)).collect();
+    subject.give_empty_turns(&flows, async |lease, waiting| keyed.run(subject, lease, waiting).await).await;
+    flows
 }
 
 pub async fn a_delivery_of_a_limit_key_is_admitted_under_the_budget_of_its_destination(subject: Subject) {
