@@ -85,8 +85,8 @@ fn windows_of_minutes_are_found_after_two_walls() {
     assert!(found.goodput >= 0.9 && found.refused <= 0.03, "{found:?}");
 }
 
-/// An ascent ends where a calendar second is full, and what is refused until its end is no reason to halve the pace: without
-/// that a seed is used to 0.73.
+/// When a rising pace has filled a calendar second, the receiver refuses everything until that second ends. These refusals must
+/// not halve the pace. If they did, one seed would use 0.73 of the capacity.
 #[test]
 fn no_seed_halves_its_pace_for_the_rest_of_a_calendar_second() {
     let scenario = scenario("policer 100/20/200 per calendar second");
@@ -96,7 +96,8 @@ fn no_seed_halves_its_pace_for_the_rest_of_a_calendar_second() {
     }
 }
 
-/// One refusal is a large share of a few requests, so the ascents are rare and do not end above what the receiver takes.
+/// With a few requests in a minute, one refusal is a large share of them. So the pace seldom tries more, and does not stay above
+/// what the receiver takes.
 #[test]
 fn few_requests_in_a_minute_are_not_refused_by_the_dozen() {
     let Scenario { course, .. } = scenario("2 per minute");

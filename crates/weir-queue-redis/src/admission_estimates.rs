@@ -317,7 +317,7 @@ mod tests {
         let full = Room { permits: 0, from: Timestamp::MIN };
         estimates.answered(one, 1, &Admitted { count: 0, room: full, shared: Some(full) }, later);
         assert!(!reserve(other, later) && reserve(other, later + FIRST_PAUSE));
-        // The job has refused the delivery itself, which says nothing about the budget.
+        // The job refused this delivery before any shared budget was looked at.
         estimates.answered(other, 1, &admitted(0, 0, Timestamp::MIN), later + FIRST_PAUSE);
         assert!(reserve(one, later + FIRST_PAUSE));
         let (now, room) = (later + FIRST_PAUSE * 2, |permits| Room { permits, from: later });

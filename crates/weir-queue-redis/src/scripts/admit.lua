@@ -64,8 +64,8 @@ local function own_budget(id, job)
   if not job.group or redis.call('EXISTS', queued_of(id), in_flight_of(id)) > 0 then
     queued, in_flight = redis.call('ZCARD', queued_of(id)), redis.call('ZCARD', in_flight_of(id))
   end
-  local room = most_outstanding(job) - queued - in_flight
-  return { job = job, queued = queued, room = room - (job.phase == 'leased' and math.ceil(job.max_in_flight / SHARES) or 0) }
+  local promised = job.phase == 'leased' and math.ceil(job.max_in_flight / SHARES) or 0
+  return { job = job, queued = queued, room = most_outstanding(job) - queued - in_flight - promised }
 end
 
 -- The permits that are queued in each group, those that are in flight, and one for each member that waits for its turn, with
@@ -74,8 +74,11 @@ local counts_of = {}
 
 local function counts_in(id, group)
   if not counts_of[id] then
-    local waiting = promised_by(group) + redis.call('ZCARD', turns_of(id))
-    counts_of[id] = { queued = redis.call('ZCARD', queued_of(id)), in_flight = redis.call('ZCARD', in_flight_of(id)), waiting = waiting }
+    counts_of[id] = {
+      queued = redis.call('ZCARD', queued_of(id)),
+      in_flight = redis.call('ZCARD', in_flight_of(id)),
+      waiting = promised_by(group) + redis.call('ZCARD', turns_of(id)),
+    }
   end
   return counts_of[id]
 end

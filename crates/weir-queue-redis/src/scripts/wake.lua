@@ -46,7 +46,7 @@ local function wake(id, due)
       schedule(id, job, sooner, job.floor, job.on_settle)
     else
       -- Its next run is early enough: it reads the store after the commit that caused this wake. The sweep wakes thousands of
-      -- such jobs at a time, and saving them was a third of its work. An overdue job is saved, so that its key does not expire.
+      -- such jobs at a time, and a third of its work was to save them. An overdue job is saved: its key would expire otherwise.
       is_changed = job.due <= now
     end
   elseif job.phase == 'leased' then

@@ -175,7 +175,7 @@ impl Subject {
         (published, largest)
     }
 
-    /// Runs what is due until each of these flows has had a turn, in which nothing waited.
+    /// Runs every due job, with no delivery waiting, until each of these flows has had a turn.
     pub(super) async fn give_empty_turns(&self, flows: &[DestinationId], run: impl AsyncFn(JobLease, u32) -> u32) {
         let mut left: BTreeSet<_> = flows.iter().copied().collect();
         while !left.is_empty() {
